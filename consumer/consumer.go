@@ -75,6 +75,9 @@ func New(server, category string, opts ...Option) (*Consumer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := transport.SetTokenFile(cfg.tokenFile, cfg.logger); err != nil {
+		return nil, fmt.Errorf("consumer: WithTokenFile: %w", err)
+	}
 	decoder, err := newDecoder(min(cfg.concurrency, runtime.GOMAXPROCS(0)))
 	if err != nil {
 		return nil, fmt.Errorf("consumer: %w", err)
@@ -86,6 +89,7 @@ func New(server, category string, opts ...Option) (*Consumer, error) {
 	}
 	c.reads.Store(c.optionShards())
 	c.connectServices(transport, server)
+	c.cfg.renews = transport.RenewsTokens()
 	return c, nil
 }
 

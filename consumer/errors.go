@@ -95,9 +95,12 @@ func (e *ServerError) Is(target error) bool { return target == e.cause }
 // Unwrap returns Detail.
 func (e *ServerError) Unwrap() error { return e.Detail }
 
-// permanentError returns the sentinel for an error that retries can't resolve, nil for a transient one.
-func permanentError(err error) error {
+// permanentError returns the sentinel for an error that retries can't resolve, nil for a transient one. That a token has ended is transient for whoever
+// has another one coming.
+func (c *consumerOptions) permanentError(err error) error {
 	switch d := retry.Classify(err); {
+	case c.renews && retry.IsLapsed(err):
+		return nil
 	case d.Class != retry.Invalid:
 		return nil
 	case d.Reason == scribev1.Reason_REASON_UNKNOWN_CATEGORY:

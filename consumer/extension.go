@@ -47,10 +47,15 @@ func (c *Consumer) Category() string { return c.category }
 // Fork returns a consumer of the same category with the same connections and retry limits, and a prefetch of at most 8 MiB. It
 // can look at messages beside the consumer's own iteration. Close it before the consumer.
 func (c *Consumer) Fork(opts ...Option) (*Consumer, error) {
-	return New("", c.category, append([]Option{
+	fork, err := New("", c.category, append([]Option{
 		WithServices(c.streams, c.payloads), WithControl(c.control), WithPrefetchBytes(min(c.cfg.prefetchBytes, 8<<20)), WithRequestTimeout(c.cfg.requestTimeout),
 		WithRetryTimeout(c.cfg.retryTimeout), WithBackoff(c.cfg.backoffMin, c.cfg.backoffMax), WithLogger(c.cfg.logger),
 	}, opts...)...)
+	if err != nil {
+		return nil, err
+	}
+	fork.cfg.renews = c.cfg.renews
+	return fork, nil
 }
 
 // hasFilter reports whether the extension selects messages.
@@ -104,7 +109,7 @@ func (c *Consumer) Describe(ctx context.Context) (*scribev1.Category, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		cause := permanentError(err)
+		cause := c.cfg.permanentError(err)
 		if t := c.cfg.retryTimeout; cause == nil && t > 0 && time.Since(since) > t {
 			cause = ErrUnavailable
 		}

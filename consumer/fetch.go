@@ -72,7 +72,7 @@ func (s *iterationSession) fetchAll(todo []*streamItem) {
 			return
 		}
 		if err != nil {
-			if cause := permanentError(err); cause != nil {
+			if cause := s.c.cfg.permanentError(err); cause != nil {
 				if s.c.wantsView(todo[0]) {
 					for _, it := range todo {
 						s.fetchPlain(it, err)
@@ -171,7 +171,7 @@ func (s *iterationSession) settleAnswer(ctx context.Context, it *streamItem, p *
 			it.Err = damageError(&it.Payload, "object", -1, err)
 		default:
 			it.Err = err
-			cause := permanentError(err)
+			cause := s.c.cfg.permanentError(err)
 			if cause == nil {
 				return false
 			}
@@ -297,7 +297,7 @@ func (s *iterationSession) explainMissing(ctx context.Context, it *streamItem, w
 	first, err := s.firstReadable(ctx, it)
 	switch {
 	case err != nil:
-		if cause := permanentError(err); cause != nil {
+		if cause := s.c.cfg.permanentError(err); cause != nil {
 			it.Err = &ServerError{Doing: fmt.Sprintf("asking for the readable range of shard %v", it.pos.shard), cause: cause, Detail: err}
 			return true
 		}

@@ -434,7 +434,7 @@ func (g *Group) sendCommitPart(ctx context.Context, req *scribev1.CommitGroupReq
 			return fmt.Errorf("%w: %w", ErrGroupDeleted, err)
 		default:
 		}
-		if cause := permanentError(err); cause != nil {
+		if cause := g.c.cfg.permanentError(err); cause != nil {
 			return &ServerError{Doing: fmt.Sprintf("committing in group %q", g.name), named: true, cause: cause, Detail: err}
 		}
 		if ctx.Err() == nil {

@@ -75,7 +75,7 @@ func (g *Group) keepMembership(ctx context.Context) {
 
 // endingError returns the error that ends the membership, nil for a transient one.
 func (g *Group) endingError(err error) error {
-	cause := permanentError(err)
+	cause := g.c.cfg.permanentError(err)
 	switch reason := rpc.ReasonOf(err); {
 	case reason == scribev1.Reason_REASON_UNKNOWN_GROUP:
 		return fmt.Errorf("%w: %w", ErrGroupDeleted, err)

@@ -105,6 +105,8 @@ type consumerOptions struct {
 	httpClient     *http.Client   // may be nil
 	tls            *TLS           // may be nil
 	token          string         // may be empty
+	tokenFile      string         // may be empty
+	renews         bool           // somebody renews the token: a lapse is waited out
 	readProxy      string         // may be empty
 	streams        StreamService  // may be nil, with payloads
 	payloads       PayloadService // may be nil, with streams
@@ -251,6 +253,11 @@ func WithHTTPClient(hc *http.Client) Option { return func(c *consumerOptions) { 
 // WithToken sends a token of the cell with every request ("scribe token issue"). Beside [WithHTTPClient] it is added to that client's
 // requests.
 func WithToken(text string) Option { return func(c *consumerOptions) { c.token = text } }
+
+// WithTokenFile is [WithToken] with the token in a file, which may be replaced while the program runs: tokens of an OpenID Connect issuer end soon, and are
+// renewed by somebody else. The file is looked at before requests, at most once a second. That a server refuses the token is a failure to wait out then, for as
+// long as [WithRetryTimeout] allows: it may have ended a moment before the next one comes.
+func WithTokenFile(path string) Option { return func(c *consumerOptions) { c.tokenFile = path } }
 
 // WithReadProxy fetches payloads through a different address than the stream's: any process in the consumer's region. The read
 // proxies of that region cache what several consumers there read of another region's categories. The default is the consumer's

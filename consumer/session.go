@@ -136,7 +136,7 @@ func (s *iterationSession) endingError(err error, since time.Time, broken int) e
 	if errors.Is(err, ErrCheckpoint) || errors.Is(err, ErrRefused) || broken >= maxBroken {
 		return err
 	}
-	cause := permanentError(err)
+	cause := s.c.cfg.permanentError(err)
 	if t := s.c.cfg.retryTimeout; cause == nil && t > 0 && time.Since(since) > t {
 		cause = ErrUnavailable
 	}

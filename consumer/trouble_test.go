@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -576,4 +578,50 @@ func TestPrefetchIsBoundedAndShared(t *testing.T) {
 			t.Errorf("%d messages with %d fetches: %v", len(got), c.fetches, err)
 		}
 	})
+}
+
+// TestTokenLapse: a consumer whose token somebody renews waits until a server takes the next one, when it opens its stream and when it fetches; with any other token it fails at once.
+func TestTokenLapse(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("a.b.c\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	lapse := func() *cell {
+		c := newCell()
+		c.add(shardID(0, 1), "0")
+		c.onStream = func(n int, m *scribev1.StreamResponse) ([]*scribev1.StreamResponse, error) {
+			if n <= 2 {
+				return nil, refusal(scribev1.Reason_REASON_UNAUTHENTICATED, 0)
+			}
+			return []*scribev1.StreamResponse{m}, nil
+		}
+		c.onFetch = func(n int, _ *scribev1.FetchRequest, _ *scribev1.FetchResponse) error {
+			if n <= 2 {
+				return refusal(scribev1.Reason_REASON_UNAUTHENTICATED, 0)
+			}
+			return nil
+		}
+		return c
+	}
+	synctest.Test(t, func(t *testing.T) {
+		r := open(t, lapse(), consumer.WithUntilEnd(), consumer.WithTokenFile(file))
+		fork, err := r.Fork(consumer.WithUntilEnd(), consumer.WithStart(consumer.Earliest()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer fork.Close()
+		got, err := read(t.Context(), fork, 0)
+		want(t, got, err, "0")
+		got, err = read(t.Context(), r, 0)
+		want(t, got, err, "0")
+	})
+	for what, change := range map[string]func(*cell){"the stream": func(c *cell) { c.onFetch = nil }, "a fetch": func(c *cell) { c.onStream = nil }} {
+		synctest.Test(t, func(t *testing.T) {
+			c := lapse()
+			change(c)
+			if _, err := read(t.Context(), open(t, c, consumer.WithUntilEnd(), consumer.WithToken("a.b.c")), 0); !errors.Is(err, consumer.ErrRefused) {
+				t.Errorf("%s without a file: %v", what, err)
+			}
+		})
+	}
 }

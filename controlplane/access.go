@@ -215,8 +215,8 @@ func (c *ControlPlane) IssueToken(ctx context.Context, req *scribev1.IssueTokenR
 // describeCaller says who makes a request, for logs.
 func describeCaller(ctx context.Context) string {
 	p := principal.FromContext(ctx)
-	if p.Token != "" {
-		return fmt.Sprintf("%s %s (token %s)", p.Kind, p.Name, p.Token)
+	if id := p.TokenID(); id != "" {
+		return fmt.Sprintf("%s %s (token %s)", p.Kind, p.Name, id)
 	}
 	return strings.TrimSpace(fmt.Sprintf("%s %s", p.Kind, p.Name))
 }
@@ -419,6 +419,9 @@ func (c *ControlPlane) ListGrants(ctx context.Context, req *scribev1.ListGrantsR
 	return resp, nil
 }
 
+// maxCheckedRoles bounds the roles that an issuer's token gives in a check.
+const maxCheckedRoles = 128
+
 // CheckAccess implements rpc.AccessService. The category need not exist.
 func (c *ControlPlane) CheckAccess(ctx context.Context, req *scribev1.CheckAccessRequest) (*scribev1.CheckAccessResponse, error) {
 	if err := c.enterCall(); err != nil {
@@ -439,6 +442,14 @@ func (c *ControlPlane) CheckAccess(ctx context.Context, req *scribev1.CheckAcces
 	if (req.GetPrincipal() == "") == (req.GetToken() == "") {
 		v.Add("principal", "want a principal, or the id of a token")
 	}
+	if n := len(req.GetRoles()); n > maxCheckedRoles {
+		v.Add("roles", "%d roles, the limit is %d", n, maxCheckedRoles)
+	}
+	for i, role := range req.GetRoles() {
+		if err := access.CheckPrincipal(role); err != nil || !access.IsRole(role) {
+			v.Add(fmt.Sprintf("roles[%d]", i), "want role:NAME")
+		}
+	}
 	if err := v.Err(what); err != nil {
 		return nil, err
 	}
@@ -454,7 +465,10 @@ func (c *ControlPlane) CheckAccess(ctx context.Context, req *scribev1.CheckAcces
 	if err != nil {
 		return nil, request.ReadError(what, err)
 	}
-	p := principal.Principal{Kind: principal.Client, Name: req.GetPrincipal(), Token: req.GetToken()}
-	e := a.set.Explain(p, permission, req.GetCategory(), owner, c.deps.Now())
+	p, now := principal.Principal{Kind: principal.Client, Name: req.GetPrincipal(), Token: req.GetToken()}, c.deps.Now()
+	if len(req.GetRoles()) > 0 {
+		p.Issued = &principal.Issued{Roles: req.GetRoles(), Expires: now.Add(time.Hour)}
+	}
+	e := a.set.Explain(p, permission, req.GetCategory(), owner, now)
 	return &scribev1.CheckAccessResponse{Allowed: e.Allowed, Rule: e.Rule, Holder: e.Holder, Reason: e.Reason}, nil
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -592,6 +594,52 @@ func TestRequestTimeoutIsTheServersDeadline(t *testing.T) {
 		}
 		if d := time.Since(begun); d != 3*time.Second+producer.DefaultBackoff/2 {
 			t.Errorf("took %v", d)
+		}
+	})
+}
+
+// TestTokenLapse: a producer whose token somebody renews waits until a server takes the next one, also for single frames; with any other token it fails at once.
+func TestTokenLapse(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("a.b.c\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	lapsed := func(n int, _ *scribev1.WriteRequest) *fault {
+		switch {
+		case n <= 3:
+			return &fault{before: refusal(scribev1.Reason_REASON_UNAUTHENTICATED, 0)}
+		case n <= 5:
+			return &fault{frame: func(record.Header) *scribev1.ErrorInfo {
+				return &scribev1.ErrorInfo{Reason: scribev1.Reason_REASON_UNAUTHENTICATED}
+			}}
+		}
+		return nil
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{fault: lapsed}
+		p := start(t, s, producer.WithTokenFile(file))
+		if err := p.Write(t.Context(), "a", messages(texts("m", 3))...); err != nil {
+			t.Error(err)
+		}
+		if got := s.payloads("a", 0); !slices.Equal(got, texts("m", 3)) {
+			t.Errorf("stored %q", got)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{fault: lapsed}
+		p := start(t, s, producer.WithToken("a.b.c"))
+		if err := p.Write(t.Context(), "a", producer.Message{}); !errors.Is(err, producer.ErrRefused) || s.requests != 1 {
+			t.Errorf("without a file: %v after %d requests", err, s.requests)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{fault: func(int, *scribev1.WriteRequest) *fault {
+			return &fault{before: refusal(scribev1.Reason_REASON_UNAUTHENTICATED, 0)}
+		}}
+		p := start(t, s, producer.WithTokenFile(file), producer.WithDeliveryTimeout(10*time.Second))
+		begun := time.Now()
+		if err := p.Write(t.Context(), "a", producer.Message{}); err == nil || time.Since(begun) < 10*time.Second || time.Since(begun) > time.Minute {
+			t.Errorf("a token that nobody renews: %v after %v", err, time.Since(begun))
 		}
 	})
 }

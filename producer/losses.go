@@ -102,6 +102,7 @@ func (l *lossReporter) sendReports(ctx context.Context, reports []*loss.Pending)
 		switch {
 		case ferr == nil:
 			done[r] = true
+		case l.core.renews && retry.IsLapsed(ferr): // the next token may be taken
 		case !retry.Retryable(ferr) && rpc.ReasonOf(ferr) != scribev1.Reason_REASON_UNSPECIFIED:
 			done[r] = false // permanent failure, such as an unknown category
 		}

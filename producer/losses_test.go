@@ -1,6 +1,8 @@
 package producer_test
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -33,6 +35,10 @@ func reported(t *testing.T, req *scribev1.WriteRequest) (reports []loss.Report) 
 
 // What Log could not take is told to the readers, exactly, once the server takes it, also when that is at the end.
 func TestLossesAreReported(t *testing.T) {
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("a.b.c"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, atEnd := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			var (
@@ -48,6 +54,9 @@ func TestLossesAreReported(t *testing.T) {
 					if answers++; answers == 1 && !atEnd {
 						return &fault{before: refusal(scribev1.Reason_REASON_OVERLOADED, 0)}
 					}
+					if answers == 2 && !atEnd {
+						return &fault{before: refusal(scribev1.Reason_REASON_UNAUTHENTICATED, 0)} // until the token is renewed
+					}
 					if _, again := told[r.Number]; again {
 						t.Errorf("report %d came twice", r.Number)
 					}
@@ -55,7 +64,7 @@ func TestLossesAreReported(t *testing.T) {
 				}
 				return nil
 			}}
-			opts := []producer.Option{producer.WithService(s), producer.WithMaxBufferedBytes(256 << 10), producer.WithLossReports(time.Second)}
+			opts := []producer.Option{producer.WithService(s), producer.WithMaxBufferedBytes(256 << 10), producer.WithLossReports(time.Second), producer.WithTokenFile(token)}
 			p, err := producer.New("", opts...)
 			if err != nil {
 				t.Fatal(err)

@@ -67,6 +67,7 @@ type producerConfig struct {
 	httpClient       *http.Client          // may be nil
 	tls              *TLS                  // may be nil
 	token            string                // may be empty
+	tokenFile        string                // may be empty
 	service          Service               // may be nil
 	onDrop           func(Drop)            // may be nil
 	onAck            func(Acked)           // may be nil
@@ -214,6 +215,11 @@ func WithHTTPClient(hc *http.Client) Option { return func(c *producerConfig) { c
 // WithToken sends a token of the cell with every request ("scribe token issue"). Beside [WithHTTPClient] it is added to that client's
 // requests.
 func WithToken(text string) Option { return func(c *producerConfig) { c.token = text } }
+
+// WithTokenFile is [WithToken] with the token in a file, which may be replaced while the program runs: tokens of an OpenID Connect issuer end soon, and are
+// renewed by somebody else. The file is looked at before requests, at most once a second. That a server refuses the token is a failure to wait out then, for as
+// long as [WithDeliveryTimeout] allows: it may have ended a moment before the next one comes.
+func WithTokenFile(path string) Option { return func(c *producerConfig) { c.tokenFile = path } }
 
 // WithService writes to s instead of a server's address. It is for a role in the same process.
 func WithService(s Service) Option { return func(c *producerConfig) { c.service = s } }

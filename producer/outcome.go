@@ -40,8 +40,8 @@ type attemptOutcome struct {
 }
 
 // classifyRequest returns the outcome that an error of a whole request means for each of its frames. several reports that the
-// request had more than one frame.
-func classifyRequest(err error, several bool) attemptOutcome {
+// request had more than one frame, renews that somebody renews the producer's token.
+func classifyRequest(err error, several, renews bool) attemptOutcome {
 	d := retry.Classify(err)
 	if errors.Is(err, ErrInvalid) { // not encoded, so not sent
 		d = retry.Decision{Class: retry.Invalid, Reason: scribev1.Reason_REASON_INVALID}
@@ -50,7 +50,7 @@ func classifyRequest(err error, several bool) attemptOutcome {
 	switch {
 	case errors.Is(err, ErrUnknownOutcome):
 		v.action, v.cause, v.unknown = repeat, ErrUnknownOutcome, true
-	case d.Class.Retryable():
+	case d.Class.Retryable(), renews && retry.IsLapsed(err):
 		v.action = repeat
 	case several && !v.unknown:
 		v.action = isolate
@@ -58,8 +58,8 @@ func classifyRequest(err error, several bool) attemptOutcome {
 	return v
 }
 
-// classifyFrame returns the outcome that a frame's own result means. The frame has count sequences from first.
-func classifyFrame(res *scribev1.FrameResult, producer, first uint64, count int) attemptOutcome {
+// classifyFrame returns the outcome that a frame's own result means. The frame has count sequences from first; renews is that of classifyRequest.
+func classifyFrame(res *scribev1.FrameResult, producer, first uint64, count int, renews bool) attemptOutcome {
 	info := res.GetError()
 	switch {
 	case info != nil:
@@ -91,7 +91,7 @@ func classifyFrame(res *scribev1.FrameResult, producer, first uint64, count int)
 		v.unknown = true
 	default:
 		v.unknown = info.GetReason() == scribev1.Reason_REASON_UNKNOWN_OUTCOME
-		if retry.ClassOf(info.GetReason()).Retryable() {
+		if retry.ClassOf(info.GetReason()).Retryable() || renews && retry.IsLapsed(err) {
 			v.action = repeat
 		}
 	}

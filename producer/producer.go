@@ -63,6 +63,7 @@ type sharedCore struct {
 	sched         *schedule.Scheduler[shardStream]
 	clock         eventClock
 	backoff       backoff.Backoff // pauses in the absence of a retry hint
+	renews        bool            // somebody renews the token: a lapse is waited out
 
 	// outage limits the log lines of failed requests, of which several may end at a time.
 	outage struct {
@@ -102,6 +103,9 @@ func New(server string, opts ...Option) (*Producer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := transport.SetTokenFile(cfg.tokenFile, cfg.logger); err != nil {
+		return nil, fmt.Errorf("producer: WithTokenFile: %w", err)
+	}
 	c := &sharedCore{
 		cfg:     cfg,
 		id:      randomID(cfg.random),
@@ -132,6 +136,7 @@ func New(server string, opts ...Option) (*Producer, error) {
 		return nil, fmt.Errorf("producer: %w", err)
 	}
 	c.connectService(transport, server)
+	c.renews = transport.RenewsTokens()
 	c.categories = newDirectory(c, c.cfg.categories)
 	c.pieces, _ = c.service.(rpc.PieceWriter)
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())

@@ -296,7 +296,7 @@ func (c *sharedCore) sendRequest(req *outRequest) {
 	var done []finishedFrame
 	whole := attemptOutcome{}
 	if err != nil {
-		whole = classifyRequest(err, len(req.frames) > 1)
+		whole = classifyRequest(err, len(req.frames) > 1, c.renews)
 		if whole.action == repeat {
 			c.logOutage(err, "frames", len(req.frames), "bytes", req.size)
 			c.sched.ShutGate(time.Now(), started, func(n int) time.Duration { return max(c.backoff.Pause(n), whole.after) })
@@ -306,7 +306,7 @@ func (c *sharedCore) sendRequest(req *outRequest) {
 		c.logOutage(nil)
 	}
 	for _, r := range req.runs {
-		done = c.settleFrames(r, &requestAnswer{req: req, res: res, whole: whole, started: started, now: time.Now()}, done)
+		done = c.settleFrames(r, &requestAnswer{req: req, res: res, whole: whole, started: started, now: time.Now(), renews: c.renews}, done)
 	}
 	c.concludeFrames(done)
 	clear(req.frames)
@@ -387,6 +387,7 @@ type requestAnswer struct {
 	res          *scribev1.WriteResponse
 	whole        attemptOutcome
 	started, now time.Time
+	renews       bool
 }
 
 // outcomesOf returns the outcomes of a stream's frames.
@@ -395,7 +396,7 @@ func (a *requestAnswer) outcomesOf(r streamRun, producer uint64) []attemptOutcom
 	for i := range outcomes {
 		f := a.req.frames[r.from+i]
 		if outcomes[i] = a.whole; a.whole.action == 0 {
-			outcomes[i] = classifyFrame(a.res.GetResults()[r.from+i], producer, f.first, f.count)
+			outcomes[i] = classifyFrame(a.res.GetResults()[r.from+i], producer, f.first, f.count, a.renews)
 		}
 		f.maybe = f.maybe || outcomes[i].unknown
 	}

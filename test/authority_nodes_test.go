@@ -81,14 +81,10 @@ func (c *secureNodes) check(t *testing.T, what string) {
 	}
 }
 
-// opensEtcd reports whether a certificate opens the etcd of a node, to its members or to its clients.
-func (c *secureNodes) opensEtcd(t *testing.T, i, after int, cert, key string) bool {
+// portAfter returns an address with another port: one that follows.
+func portAfter(t *testing.T, address string, after int) string {
 	t.Helper()
-	pair, err := tls.LoadX509KeyPair(cert, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	host, port, err := net.SplitHostPort(c.address[i])
+	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,11 +92,21 @@ func (c *secureNodes) opensEtcd(t *testing.T, i, after int, cert, key string) bo
 	if err != nil {
 		t.Fatal(err)
 	}
+	return net.JoinHostPort(host, strconv.Itoa(number+after))
+}
+
+// opensEtcd reports whether a certificate opens the etcd of a node, to its members or to its clients.
+func (c *secureNodes) opensEtcd(t *testing.T, i, after int, cert, key string) bool {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
 	transport := &http.Transport{
 		TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13}, //nolint:gosec // it asks who is let in
 	}
 	defer transport.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+net.JoinHostPort(host, strconv.Itoa(number+after))+"/version", http.NoBody)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+portAfter(t, c.address[i], after)+"/version", http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}

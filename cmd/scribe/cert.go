@@ -3,7 +3,9 @@ package main
 import (
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,11 +14,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"scribe/cmd/scribe/app"
 	"scribe/internal/transport/certificates"
 	"scribe/internal/transport/principal"
 )
 
 const day = 24 * time.Hour
+
+// authorityDays is how long authorities are valid.
+const authorityDays = 3650
 
 func newCert() *cobra.Command {
 	return newParent(&cobra.Command{
@@ -29,9 +35,10 @@ An authority ("scribe cert ca") signs those of the cell's processes and of hosts
 by their owner alone, and nothing is overwritten. Keep the authority's key off the machines of the cell.`,
 		Example: `  scribe cert ca
   scribe cert server n1 --host n1.example.net,10.0.0.1
+  scribe cert nodes --cluster n1=10.0.0.1:7420,n2=10.0.0.2:7420,n3=10.0.0.3:7420
   scribe cert client ada --kind operator
   scribe up --tls-cert certs/n1.pem --tls-key certs/n1.key --tls-ca certs/ca.pem --tls-client-ca certs/ca.pem`,
-	}, newCertAuthority(), newCertServer(), newCertClient(), newCertShow())
+	}, newCertAuthority(), newCertNodes(), newCertServer(), newCertClient(), newCertShow())
 }
 
 // certFlags are common to the commands that make certificates.
@@ -143,9 +150,93 @@ can be anybody in the cell. To replace an authority, make another in another fol
 			return f.write(cmd, "ca", pair)
 		},
 	}
-	f.addFlags(cmd, 3650)
+	f.addFlags(cmd, authorityDays)
 	cmd.Flags().StringVar(&name, "name", "scribe", "name of the authority, in its certificate")
 	return cmd
+}
+
+func newCertNodes() *cobra.Command {
+	var f certFlags
+	var cluster []string
+	cmd := &cobra.Command{
+		Use:   "nodes --cluster NAME=HOST:PORT,...",
+		Short: "Make what the nodes of a cell need for scribe up --secure",
+		Long: `Make what the nodes of a cell need for "scribe up --secure --node NAME": an authority, unless --dir has one, and for each node a folder NAME/secure with the authority's
+certificate, and the node's certificate and key. Put each folder into the data folder of its node, and keep the authority's key off the machines of the cell.
+
+Folders that are there stay as they are. So the command makes what a node more needs, with that in --cluster; and a certificate anew, when the folder was moved away: its files
+are put in the place of the former ones while the node runs.`,
+		Example: `  scribe cert nodes --cluster n1=10.0.0.1:7420,n2=10.0.0.2:7420,n3=10.0.0.3:7420
+  ssh 10.0.0.2 mkdir -p /var/lib/scribe && scp -r certs/n2/secure 10.0.0.2:/var/lib/scribe/
+  scribe up --secure --node n2 --cluster n1=10.0.0.1:7420,n2=10.0.0.2:7420,n3=10.0.0.3:7420 --data /var/lib/scribe --blob-path /mnt/shared/blobs`,
+		Args: cobra.NoArgs,
+	}
+	f.addFlags(cmd, 365)
+	cmd.Flags().StringSliceVar(&cluster, "cluster", nil, "all nodes of the cell, as scribe up has them: NAME=HOST:PORT,...")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return f.issueNodes(cmd, cluster) }
+	return cmd
+}
+
+// issueNodes makes the folders of nodes that are not there.
+func (f *certFlags) issueNodes(cmd *cobra.Command, cluster []string) error {
+	names, hosts, err := app.NodeHosts(cluster)
+	if err == nil && len(names) == 0 {
+		err = errors.New("missing: want NAME=HOST:PORT of every node, separated by commas")
+	}
+	if err != nil {
+		return usageError(fmt.Errorf("--cluster: %w", err))
+	}
+	lifetime, err := f.lifetime()
+	if err != nil {
+		return err
+	}
+	now, ca, caKey := time.Now(), filepath.Join(f.dir, app.SecureAuthority), filepath.Join(f.dir, "ca.key")
+	if _, err := os.Stat(ca); errors.Is(err, fs.ErrNotExist) {
+		pair, err := certificates.NewAuthority("scribe", now, authorityDays*day)
+		if err != nil {
+			return err
+		}
+		made := certFlags{dir: f.dir, days: authorityDays}
+		if err := made.write(cmd, "ca", pair); err != nil {
+			return err
+		}
+	}
+	authority, err := certificates.LoadAuthority(ca, caKey, now)
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(ca)
+	if err != nil {
+		return err
+	}
+	for i, name := range names {
+		dir := filepath.Join(f.dir, name, "secure")
+		if _, err := os.Stat(dir); err == nil {
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s is there already, and stays\n", dir)
+			continue
+		}
+		pair, err := authority.Issue(certificates.Request{Name: name, Kind: principal.Member, Server: true, Hosts: hosts[i : i+1], Now: now, Lifetime: lifetime})
+		if err != nil {
+			return err
+		}
+		// All of it or nothing: a folder that is there is taken for whole.
+		if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
+			return err
+		}
+		part, err := os.MkdirTemp(filepath.Dir(dir), "secure-*")
+		if err != nil {
+			return err
+		}
+		err = errors.Join(pair.Write(filepath.Join(part, app.SecureCert), filepath.Join(part, app.SecureKey)), os.WriteFile(filepath.Join(part, app.SecureAuthority), text, 0o644)) //nolint:gosec // certificates are for everybody
+		if err == nil {
+			err = os.Rename(part, dir)
+		}
+		if err != nil {
+			return errors.Join(err, os.RemoveAll(part))
+		}
+		fmt.Fprintf(cmd.ErrOrStderr(), "wrote %s, valid for %s: put it into the data folder of %s\n", dir, countText(f.days, "day"), name)
+	}
+	return nil
 }
 
 func newCertServer() *cobra.Command {

@@ -9,6 +9,9 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"scribe/internal/transport/certificates"
+	"scribe/internal/transport/principal"
 )
 
 // runCommand runs the program's command line, and returns what it prints.
@@ -114,5 +117,53 @@ func TestClientTLSFlags(t *testing.T) {
 	tail.SetArgs([]string{"access"})
 	if err := tail.Execute(); err != nil || tail.Flags().Changed("key") || !tail.Flags().Changed("tls-key") {
 		t.Errorf("%v: --key is set: %v, --tls-key: %v", err, tail.Flags().Changed("key"), tail.Flags().Changed("tls-key"))
+	}
+}
+
+// TestCertNodes: each node gets a folder with a certificate for its host, of one authority. What is there stays, so that a node more gets one of the same.
+func TestCertNodes(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "certs")
+	three := "n1=n1.example.net:7420,n2=10.0.0.2:7420,n3=10.0.0.3:7420"
+	read := func(path ...string) string {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join(append([]string{dir}, path...)...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	if _, err := runCommand(t, "cert", "nodes", "--cluster", three, "--dir", dir); err != nil {
+		t.Fatal(err)
+	}
+	ca, first := read("ca.pem"), read("n1", "secure", "server.pem")
+	if _, err := runCommand(t, "cert", "nodes", "--cluster", three+",n4=10.0.0.4:7420", "--dir", dir, "--days", "30"); err != nil {
+		t.Fatal(err)
+	}
+	if read("ca.pem") != ca || read("n1", "secure", "server.pem") != first {
+		t.Error("what was there was made anew")
+	}
+	for name, host := range map[string]string{"n1": "n1.example.net", "n2": "10.0.0.2", "n3": "10.0.0.3", "n4": "10.0.0.4"} {
+		if read(name, "secure", "ca.pem") != ca {
+			t.Errorf("%s has another authority", name)
+		}
+		if info, err := os.Stat(filepath.Join(dir, name, "secure", "server.key")); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
+		list, err := certificates.Read(filepath.Join(dir, name, "secure", "server.pem"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := principal.OfCertificate(list[0])
+		if err != nil || p != (principal.Principal{Kind: principal.Member, Name: name}) || list[0].VerifyHostname(host) != nil || list[0].VerifyHostname(principal.MemberHost) != nil {
+			t.Errorf("%s: %+v, %v, for %v", name, p, err, list[0].DNSNames)
+		}
+		if entries, err := os.ReadDir(filepath.Join(dir, name)); err != nil || len(entries) != 1 {
+			t.Errorf("%s: %v, %v", name, entries, err)
+		}
+	}
+	for _, cluster := range []string{"", "n1", "n1=0.0.0.0:7420"} {
+		if _, err := runCommand(t, "cert", "nodes", "--cluster", cluster, "--dir", dir); err == nil || !strings.Contains(err.Error(), "--cluster") {
+			t.Errorf("--cluster %q: %v", cluster, err)
+		}
 	}
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -130,29 +132,51 @@ func newAccess() *cobra.Command {
 }
 
 func newAccessCheck() *cobra.Command {
-	var as, token, do, on string
+	var as, token, file, do, on string
+	var roles []string
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Say whether a principal may do something, and which rule decides",
 		Long: `Say whether a principal or token may do something to a category, which need not exist, or without --on to the cell as a whole. The rule that
-decides is printed, and whose it is. The exit code is 0 if it is allowed, and 4 if it is denied.`,
+decides is printed, and whose it is. The exit code is 0 if it is allowed, and 4 if it is denied.
+
+--token-file asks about the text of a token, of the cell or of an issuer (--oidc-issuer): whom it names, with which roles and until when, or why it proves nothing to the
+process that is asked. --role adds roles that an issuer's token would give.`,
 		Example: `  scribe access check --as alice --do read --on web.access
-  scribe access check --token-id k2v7qjx4m3ap --do operate`,
+  scribe access check --token-id k2v7qjx4m3ap --do operate
+  scribe access check --as oidc:alice --role role:oidc:web --do read --on web.access
+  scribe access check --token-file alice.jwt --do read --on web.access`,
 		Args: cobra.NoArgs,
 	}
 	server := serverFlag(cmd)
 	cmd.Flags().StringVar(&as, "as", "", "the principal")
 	cmd.Flags().StringVar(&token, "token-id", "", "the id of a token, in place of a principal")
+	cmd.Flags().StringVar(&file, "token-file", "", "a file with the text of a token, in place of a principal; - for standard input")
+	cmd.Flags().StringSliceVar(&roles, "role", nil, "a role that an issuer's token gives the principal, role:NAME; several, separated by commas")
 	cmd.Flags().StringVar(&do, "do", "", "the permission: write, read, query, group, manage, operate or monitor")
 	cmd.Flags().StringVar(&on, "on", "", "the category")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if do == "" || (as == "") == (token == "") {
-			return usageError(errors.New("want --do, and --as or --token-id"))
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		given := 0
+		for _, of := range []string{as, token, file} {
+			if of != "" {
+				given++
+			}
 		}
-		res, err := callCell(cmd.Context(), *server, "check access", accessClient(*server).CheckAccess,
-			&scribev1.CheckAccessRequest{Principal: as, Token: token, Permission: do, Category: on})
+		if do == "" || given != 1 {
+			return usageError(errors.New("want --do, and one of --as, --token-id and --token-file"))
+		}
+		req := &scribev1.CheckAccessRequest{Principal: as, Token: token, Roles: roles, Permission: do, Category: on}
+		if file != "" {
+			if req.Text, err = readTokenText(cmd, file); err != nil {
+				return err
+			}
+		}
+		res, err := callCell(cmd.Context(), *server, "check access", accessClient(*server).CheckAccess, req)
 		if err != nil {
 			return err
+		}
+		if res.GetPrincipal() != "" {
+			fmt.Fprintln(cmd.OutOrStdout(), describeProof(res))
 		}
 		verdict := "denied"
 		if res.GetAllowed() {
@@ -169,4 +193,35 @@ decides is printed, and whose it is. The exit code is 0 if it is allowed, and 4 
 		return nil
 	}
 	return cmd
+}
+
+// readTokenText reads the text of a token from a file, or from standard input.
+func readTokenText(cmd *cobra.Command, file string) (string, error) {
+	const most = 64 << 10 // no header is longer
+	from := cmd.InOrStdin()
+	if file != "-" {
+		f, err := os.Open(file)
+		if err != nil {
+			return "", usageError(fmt.Errorf("--token-file: %w", err))
+		}
+		defer func() { _ = f.Close() }() // it was only read
+		from = f
+	}
+	text, err := io.ReadAll(io.LimitReader(from, most+1))
+	if err != nil {
+		return "", fmt.Errorf("--token-file: %w", err)
+	}
+	if token := strings.TrimSpace(string(text)); token != "" && len(text) <= most {
+		return token, nil
+	}
+	return "", usageError(fmt.Errorf("--token-file: %s has no token", file))
+}
+
+// describeProof says whom a token proves.
+func describeProof(res *scribev1.CheckAccessResponse) string {
+	text := fmt.Sprintf("the token proves %s", res.GetPrincipal())
+	if len(res.GetRoles()) > 0 {
+		text += " with " + strings.Join(res.GetRoles(), " ")
+	}
+	return text + ", valid " + untilText(res.GetExpiresAt())
 }

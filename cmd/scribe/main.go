@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"strconv"
@@ -107,7 +108,7 @@ func prepareCommands(cmd *cobra.Command) {
 				}
 				// Processes of a cell prove to each other that they are members; a client's token is nothing to them.
 				if cmd.Name() != "up" && cmd.Name() != "serve" {
-					if err := useToken(); err != nil {
+					if err := useToken(slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))); err != nil {
 						return err
 					}
 				}

@@ -155,7 +155,7 @@ address, and no other service is needed. When the process is ready, it prints th
 On SIGTERM it makes everything that it accepted durable, then exits.
 
 With --secure it serves with TLS and lets in only who may (docs/security.md): at its first start it makes an authority, its certificate and an administrator's token, and it
-writes what the administrator exports to the file secure/admin.env in --data, before it is ready.
+writes what the administrator exports to the file secure/admin.env in --data, before it is ready. A node finds authority and certificate in secure: "scribe cert nodes" makes them.
 
 Without authentication it serves this host alone, unless --insecure lets everybody who reaches --listen do everything.
 
@@ -171,6 +171,7 @@ sequences go on where they are. Give it at that one node; the others begin with 
   scribe up --secure                          # in another terminal: . ./scribe-data/secure/admin.env
   SCRIBE_S3_ACCESS_KEY=... SCRIBE_S3_SECRET_KEY=... scribe up --blobs s3 --s3-endpoint http://127.0.0.1:9000 --s3-bucket scribe
   scribe up --node n1 --cluster n1=10.0.0.1:7420,n2=10.0.0.2:7420,n3=10.0.0.3:7420 --data /var/lib/scribe --blob-path /mnt/shared/blobs --insecure
+  scribe up --node n1 --cluster n1=10.0.0.1:7420,n2=10.0.0.2:7420,n3=10.0.0.3:7420 --data /var/lib/scribe --blob-path /mnt/shared/blobs --secure
   scribe up --node n1 --cluster n1=10.0.0.1:7420,n2=10.0.0.2:7420,n3=10.0.0.3:7420 --data /var/lib/scribe --blob-path /mnt/shared/blobs --adopt`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.runServer(cmd) },

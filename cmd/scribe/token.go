@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"strings"
 	"time"
@@ -16,18 +17,20 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// useToken takes the token of the environment, SCRIBE_TOKEN or the file that SCRIBE_TOKEN_FILE names, for all calls of this command.
-func useToken() error {
+// useToken takes the token of the environment, SCRIBE_TOKEN or the file that SCRIBE_TOKEN_FILE names, for all calls of this command. The file may be
+// replaced while the command runs.
+func useToken(log *slog.Logger) error {
 	text := os.Getenv("SCRIBE_TOKEN")
 	if path := os.Getenv("SCRIBE_TOKEN_FILE"); text == "" && path != "" {
-		b, err := os.ReadFile(path)
+		source, err := rpc.FileTokens(path, log)
 		if errors.Is(err, fs.ErrNotExist) {
 			return usageError(fmt.Errorf("environment variable SCRIBE_TOKEN_FILE: there is no file %s", path))
 		}
 		if err != nil {
 			return usageError(fmt.Errorf("environment variable SCRIBE_TOKEN_FILE: %w", err))
 		}
-		text = string(b)
+		rpc.SetDefaultTokens(source)
+		return nil
 	}
 	if text = strings.TrimSpace(text); text != "" {
 		rpc.SetDefaultToken(text)
@@ -47,7 +50,7 @@ So the first one must be an administrator's, with --can 'all:*'.
 A rule is PERMISSION[,PERMISSION...]:PATTERN. Permissions are write, read, query, group, manage, operate (the cell as a whole: tokens, grants,
 nodes, metrics), monitor (metrics, health and traffic of the cell) and all. A pattern is the name of a category, the beginning of names and a star (web.*), or owner=OWNER.
 
-Clients send the token in SCRIBE_TOKEN, or in the file that SCRIBE_TOKEN_FILE names; curl with the header "Authorization: Bearer TOKEN".`,
+Clients send the token in SCRIBE_TOKEN, or in the file that SCRIBE_TOKEN_FILE names, which may be replaced while they run; curl with the header "Authorization: Bearer TOKEN".`,
 		Example: `  scribe token issue --can 'all:*' --name admin
   scribe token issue --can 'write:web.*' --ttl 30d --name web-frontends
   SCRIBE_TOKEN=scribe_... scribe produce web.access access.log

@@ -7,20 +7,30 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"connectrpc.com/connect"
 	"github.com/apache/arrow-go/v18/arrow/flight/gen/flight"
+	"github.com/go-jose/go-jose/v4"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	"scribe/internal/base/config"
+	"scribe/internal/cell/access"
+	"scribe/internal/cell/enforce"
+	"scribe/internal/cell/oidc"
+	"scribe/internal/cell/oidc/oidctest"
 	"scribe/internal/transport/certificates"
 	"scribe/internal/transport/certificates/certtest"
 	"scribe/internal/transport/principal"
@@ -155,6 +165,8 @@ type caller struct {
 	kind principal.Kind
 	// cert and key are the files of its certificate; empty for none.
 	cert, key string
+	// token is one of an issuer; empty for none.
+	token string
 }
 
 // callersOf makes callers of every kind for the cell of an authority.
@@ -162,7 +174,7 @@ func callersOf(t *testing.T, ca *certtest.Authority) []caller {
 	t.Helper()
 	list := []caller{{name: "none"}}
 	add := func(name string, kind principal.Kind, cert, key string) {
-		list = append(list, caller{name, kind, cert, key})
+		list = append(list, caller{name: name, kind: kind, cert: cert, key: key})
 	}
 	cert, key := certtest.New(t, "another cell", time.Now()).Client("mallory", principal.Member)
 	add("wrong CA", principal.Anonymous, cert, key)
@@ -188,13 +200,95 @@ func (c *caller) client(t *testing.T, dial rpc.Dial) *http.Client {
 	}
 	via := &http.Transport{DialContext: dial, TLSClientConfig: cfg}
 	t.Cleanup(via.CloseIdleConnections)
-	return &http.Client{Transport: via}
+	return &http.Client{Transport: withToken{via, c.token}}
+}
+
+// withToken sends a token with each request.
+type withToken struct {
+	http.RoundTripper
+	token string
+}
+
+func (w withToken) RoundTrip(r *http.Request) (*http.Response, error) {
+	if w.token != "" {
+		r = r.Clone(r.Context())
+		r.Header.Set("Authorization", "Bearer "+w.token)
+	}
+	return w.RoundTripper.RoundTrip(r)
+}
+
+// fixedRights are who may do what, for good.
+type fixedRights struct{ set *access.Set }
+
+func (r fixedRights) Set() *access.Set                      { return r.set }
+func (fixedRights) Known() bool                             { return true }
+func (r fixedRights) Watch() (*access.Set, <-chan struct{}) { return r.set, nil }
+
+// issuedCallers are callers with tokens of an issuer, and enforcers of two cells that know it. In the closed one clients may do to every category what there is to do, and who has the
+// role operators may do everything; in the open one nobody has granted anything.
+func issuedCallers(t *testing.T) (_ []caller, closed, open *enforce.Enforcer) {
+	t.Helper()
+	key := oidctest.NewKey(t, "k", jose.ES256)
+	issuer := oidctest.New(t, time.Now(), key)
+	cfg := config.Defaults[oidc.Config]()
+	cfg.Issuer, cfg.Audiences, cfg.RolesClaim, cfg.RefetchEvery = issuer.URL, []string{oidctest.Audience}, "groups", 10*time.Millisecond
+	verifier, err := oidc.New(cfg, oidc.Deps{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = verifier.Run(context.WithoutCancel(t.Context())) }()
+	t.Cleanup(func() { _ = verifier.Close(context.WithoutCancel(t.Context())) })
+	<-verifier.Tried()
+	records := map[string][]byte{}
+	for name, rule := range map[string]string{"oidc:ada": "write,read,query,group,manage:*", "role:oidc:operators": "all:*"} {
+		if records[access.GrantKey(name)], err = access.EncodeRecord(&scribev1.AccessGrant{Principal: name, Rules: []string{rule}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set, damaged := access.NewSet(records)
+	if len(damaged) > 0 {
+		t.Fatal(damaged)
+	}
+	if closed, err = enforce.New(enforce.Deps{Rights: fixedRights{set}, Issuer: verifier}); err != nil {
+		t.Fatal(err)
+	}
+	if open, err = enforce.New(enforce.Deps{Rights: fixedRights{new(access.Set)}, Issuer: verifier}); err != nil {
+		t.Fatal(err)
+	}
+	var list []caller
+	add := func(name string, kind principal.Kind, by jose.JSONWebKey, claims map[string]any) {
+		list = append(list, caller{name: "token " + name, kind: kind, token: oidctest.Sign(t, by, jose.ES256, issuer.Claims(claims), nil)})
+	}
+	add("of a client", principal.Client, key, nil)
+	add("of an operator", principal.Operator, key, map[string]any{"groups": []string{"operators"}})
+	add("expired", principal.Anonymous, key, map[string]any{"groups": []string{"operators"}, "exp": time.Now().Unix() - 1})
+	add("of another audience", principal.Anonymous, key, map[string]any{"groups": []string{"operators"}, "aud": "another cell"})
+	add("of another issuer", principal.Anonymous, key, map[string]any{"groups": []string{"operators"}, "iss": "https://mallory.example.net"})
+	add("of a stranger's key", principal.Anonymous, oidctest.NewKey(t, "k", jose.ES256), map[string]any{"groups": []string{"operators"}})
+	add("of an unknown key", principal.Anonymous, oidctest.NewKey(t, "k2", jose.ES256), map[string]any{"groups": []string{"operators"}})
+	list = append(list, caller{name: "no token", token: "a.b.c"})
+	return list, closed, open
 }
 
 // TestAccessMatrix calls everything by everyone, over TLS, and requires what the table says. The handlers are others: what they do is not tried
 // here, only who gets there.
 func TestAccessMatrix(t *testing.T) {
 	files := newCellFiles(t)
+	issued, closed, open := issuedCallers(t)
+	t.Run("closed", func(t *testing.T) { tryMatrix(t, files, closed, append(callersOf(t, files.ca), issued...)) })
+	t.Run("open", func(t *testing.T) {
+		callers := callersOf(t, files.ca)
+		for _, c := range issued { // their tokens prove nothing
+			c.kind = principal.Anonymous
+			callers = append(callers, c)
+		}
+		tryMatrix(t, files, open, callers)
+	})
+}
+
+// tryMatrix calls everything by some callers, in the cell of an enforcer.
+func tryMatrix(t *testing.T, files *cellFiles, enforcer *enforce.Enforcer, callers []caller) {
+	t.Helper()
 	guard, err := newAccessGuard(true, nil, prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
@@ -220,10 +314,17 @@ func TestAccessMatrix(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	listen, server := memhttp.Listen(), rpc.NewServer(mux, nil)
+	protected := enforcer.Protect(mux)
+	listen, server := memhttp.Listen(), rpc.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") == "" {
+			mux.ServeHTTP(w, r)
+			return
+		}
+		protected.ServeHTTP(w, r)
+	}), nil)
 	server.ServeTLS(listen, opened)
 	defer func() { _ = server.Close(context.WithoutCancel(t.Context())) }()
-	for _, c := range callersOf(t, files.ca) {
+	for _, c := range callers {
 		t.Run(c.name, func(t *testing.T) {
 			client := c.client(t, listen.Dial)
 			for call, allowed := range accessRules {
@@ -234,6 +335,8 @@ func TestAccessMatrix(t *testing.T) {
 				status, body := request(t, client, method, "https://localhost"+strings.ReplaceAll(path, "{category}", "c"))
 				want := http.StatusOK
 				switch {
+				case c.token != "" && c.kind == principal.Client && call == "GET /metrics":
+					want = http.StatusForbidden // without a rule: a client's certificate opens it only in an open cell
 				case slices.Contains(allowed, c.kind):
 				case c.kind == principal.Anonymous:
 					want = http.StatusUnauthorized
@@ -245,10 +348,10 @@ func TestAccessMatrix(t *testing.T) {
 				}
 			}
 			status, body := request(t, client, http.MethodPost, "https://localhost/scribe.v1.WriteService/Nothing")
-			if status != http.StatusNotFound || strings.HasPrefix(body, "reached") {
+			if c.token == "" && status != http.StatusNotFound || strings.HasPrefix(body, "reached") {
 				t.Errorf("an unknown procedure: %d %q", status, body)
 			}
-			c.checkFlight(t, guard, opened)
+			c.checkFlight(t, guard, opened, enforcer)
 		})
 	}
 	if testutil.ToFloat64(guard.denied.WithLabelValues("client")) == 0 {
@@ -256,8 +359,47 @@ func TestAccessMatrix(t *testing.T) {
 	}
 }
 
+// TestIssuerAtStart: a process that has the issuer's keys of before waits for an answer as well, which may have withdrawn some; and no longer than a fetch may take.
+func TestIssuerAtStart(t *testing.T) {
+	a, err := start(t, Direct, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stopNow(t, a)
+	issuer := oidctest.New(t, time.Now(), oidctest.NewKey(t, "k", jose.ES256))
+	var hangs atomic.Bool
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if hangs.Load() {
+			<-r.Context().Done()
+			return
+		}
+		_, _ = w.Write(issuer.KeySet())
+	}))
+	defer server.Close()
+	cfg := config.Defaults[oidc.Config]()
+	cfg.Issuer, cfg.Audiences, cfg.Keys, cfg.Timeout = issuer.URL, []string{oidctest.Audience}, server.URL, 300*time.Millisecond
+	former, err := oidc.New(cfg, oidc.Deps{File: filepath.Join(a.cfg.Data, "oidc-keys")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = former.Run(context.WithoutCancel(t.Context())) }()
+	<-former.Tried()
+	if err := errors.Join(former.Err(), former.Close(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	hangs.Store(true)
+	a.cfg.OIDC = cfg
+	begun := time.Now()
+	if _, err := a.startIssuer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if after := time.Since(begun); after < cfg.Timeout {
+		t.Errorf("it waits for %v", after)
+	}
+}
+
 // checkFlight asks for every call of Flight over a connection with the caller's certificate.
-func (c *caller) checkFlight(t *testing.T, guard *accessGuard, files *tlsfiles.Files) {
+func (c *caller) checkFlight(t *testing.T, guard *accessGuard, files *tlsfiles.Files, enforcer *enforce.Enforcer) {
 	t.Helper()
 	state := new(tls.ConnectionState)
 	if c.cert != "" {
@@ -267,8 +409,12 @@ func (c *caller) checkFlight(t *testing.T, guard *accessGuard, files *tlsfiles.F
 		}
 		state.PeerCertificates = list
 	}
+	asked := t.Context()
+	if c.token != "" {
+		asked = metadata.NewIncomingContext(asked, metadata.Pairs("authorization", "Bearer "+c.token))
+	}
 	for _, call := range flightCalls() {
-		ctx, err := guard.checkFlight(files, func(ctx context.Context, _ string) (context.Context, error) { return ctx, nil })(t.Context(), call, state)
+		ctx, err := guard.checkFlight(files, enforcer.WithCaller)(asked, call, state)
 		if allowed := slices.Contains(accessRules[call], c.kind); allowed != (err == nil) {
 			t.Errorf("%s: %v", call, err)
 		} else if allowed && principal.FromContext(ctx).Kind != c.kind {

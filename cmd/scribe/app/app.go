@@ -152,7 +152,7 @@ func newApp(cfg Config, opts Options) (*App, error) {
 		opts.Step = func(string) error { return nil }
 	}
 	a := &App{
-		cfg: cfg.asNode().asSecure(), opts: opts, log: opts.Logger, started: time.Now(), registry: prometheus.NewRegistry(),
+		cfg: cfg.asSecure().asNode(), opts: opts, log: opts.Logger, started: time.Now(), registry: prometheus.NewRegistry(),
 		failed: make(chan error, 1), ended: make(chan struct{}),
 	}
 	a.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -194,7 +194,7 @@ func (a *App) startProcess(ctx context.Context) (err error) {
 		}
 	}
 	if a.cfg.Secure { // with the folder locked: two first starts at once would each make an authority
-		if err := a.cfg.makeSecure(a.opts.Host.Now()); err != nil {
+		if err := a.cfg.makeSecure(a.opts.Host.Now(), a.log); err != nil {
 			return err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"scribe/batcher"
 	"scribe/internal/base/config"
 	"scribe/internal/base/units"
+	"scribe/internal/cell/oidc"
 	"scribe/internal/format/pointer"
 	"scribe/internal/transport/rpc"
 	"scribe/internal/transport/tlsfiles"
@@ -43,7 +44,9 @@ type Config struct {
 	// TLS names the files with which the process serves, and proves who it is.
 	TLS tlsfiles.Config `yaml:",inline" check:"off"`
 	// Secure has the process make an authority, its certificate and an administrator's token in its data folder, and let in only who may.
-	Secure bool `yaml:"secure" flag:"secure,up" help:"TLS, authentication and default deny: makes certificates and an administrator's token, and writes what to export to DATA/secure/admin.env"`
+	Secure bool `yaml:"secure" flag:"secure,up" help:"TLS, authentication and default deny: makes certificates (of a node: takes those of scribe cert nodes) and an administrator's token, and writes what to export to DATA/secure/admin.env"`
+	// OIDC says which tokens of an issuer prove who calls, beside those of the cell and certificates.
+	OIDC oidc.Config `yaml:"oidc"`
 	// Audit keeps a trail of who did what, where callers must prove who they are.
 	Audit bool `yaml:"audit" default:"true" flag:"audit,up,serve" help:"keep the category _audit of who changed what and what was denied, with --tls-client-ca or --secure"`
 	// Insecure has the process serve other hosts although callers need not prove who they are.

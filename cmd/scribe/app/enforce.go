@@ -10,6 +10,7 @@ import (
 
 	"scribe/internal/cell/access"
 	"scribe/internal/cell/enforce"
+	"scribe/internal/cell/oidc"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/proto/scribe/v1/scribev1connect"
@@ -32,8 +33,12 @@ func (a *App) startAccess(ctx context.Context) error {
 	}
 	a.runView(ctx, "access", view)
 	a.parts.rights = view
+	issuer, err := a.startIssuer(ctx)
+	if err != nil {
+		return err
+	}
 	a.enforcer, err = enforce.New(enforce.Deps{
-		Rights: view, Trail: a.trail, Random: a.opts.Host.Random.Named("own token"), Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
+		Rights: view, Issuer: issuer, Trail: a.trail, Random: a.opts.Host.Random.Named("own token"), Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
@@ -47,6 +52,28 @@ func (a *App) startAccess(ctx context.Context) error {
 	a.provideServices(rpc.Services{Access: a.parts.access})
 	a.entrance.Store(new(a.enforcer.Protect(a.bounded)))
 	return nil
+}
+
+// startIssuer follows the keys of the issuer whose tokens prove who calls; nil if there is none. It waits for the first answer, also with keys of before, which may have been
+// withdrawn since. Without an answer the process begins with those, or has callers with such tokens try again.
+func (a *App) startIssuer(ctx context.Context) (enforce.Issuer, error) {
+	if !a.cfg.OIDC.IsSet() {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	v, err := oidc.New(a.cfg.OIDC, oidc.Deps{
+		File: filepath.Join(a.cfg.Data, "oidc-keys"), FS: a.opts.Host.FS, Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.runView(ctx, "issuer", v)
+	a.watchCondition("issuer of tokens", scribev1.Severity_SEVERITY_DEGRADED, v.Err)
+	select {
+	case <-v.Tried():
+		return v, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 // ServeHTTP implements http.Handler for everything that is served at the process's addresses. Until it is known who may do what, a

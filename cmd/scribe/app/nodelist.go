@@ -103,6 +103,16 @@ func parseNodes(texts []string) ([]nodePlace, error) {
 	return nodes, errors.Join(errs...)
 }
 
+// NodeHosts returns the names of the nodes in --cluster, in their order, and the hosts at which the others reach them.
+func NodeHosts(cluster []string) (names, hosts []string, err error) {
+	nodes, err := parseNodes(cluster)
+	for _, p := range nodes {
+		host, _, _ := net.SplitHostPort(p.address) // validated
+		names, hosts = append(names, p.name), append(hosts, host)
+	}
+	return names, hosts, err
+}
+
 // collides reports whether two nodes can't be in one cell.
 func (p nodePlace) collides(other nodePlace) bool {
 	if p.name == other.name {

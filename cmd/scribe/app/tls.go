@@ -69,7 +69,11 @@ func (c *Config) checkOpen(v *config.Violations) {
 		address, field = c.Flight, "Flight"
 	}
 	want := "certificates (scribe cert) with --tls-client-ca, a loopback address, or --insecure"
-	if c.Node == "" && c.Has(ControlPlane) && c.Control == "" {
+	switch {
+	case !c.Has(ControlPlane) || c.Control != "":
+	case c.Node != "":
+		want = "--secure with what scribe cert nodes makes, " + want
+	default:
 		want = "--secure, " + want
 	}
 	v.Add(field, "%s is reached from other hosts, and nothing proves who calls: everybody there could read, write and delete everything. Want %s", address, want)

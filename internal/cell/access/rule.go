@@ -201,6 +201,9 @@ func CheckPrincipal(name string) error {
 	return checkName("principal", name)
 }
 
+// RoleName returns what grants call a role.
+func RoleName(name string) string { return rolePrefix + name }
+
 // IsRole reports whether a name of a grant is that of a role.
 func IsRole(name string) bool { return strings.HasPrefix(name, rolePrefix) }
 

@@ -158,10 +158,23 @@ const (
 	// BadTicket: the ticket is missing, or of another reader, payload or place. OldTicket: it is too old.
 	BadTicket Cause = "bad_ticket"
 	OldTicket Cause = "old_ticket"
+	// Of tokens of an issuer: BadAlgorithm and BadSignature: nobody vouches for it. UnknownKey: its key is not, or no longer, the issuer's.
+	BadAlgorithm Cause = "bad_algorithm"
+	BadSignature Cause = "bad_signature"
+	UnknownKey   Cause = "unknown_key"
+	// WrongIssuer and WrongAudience: it is of somebody else's, or for somebody else.
+	WrongIssuer   Cause = "wrong_issuer"
+	WrongAudience Cause = "wrong_audience"
+	// NotYetValid: it is from the future. BadClaims: it lacks what is required, or a name.
+	NotYetValid Cause = "not_yet_valid"
+	BadClaims   Cause = "bad_claims"
 )
 
 // Causes are all causes of denials.
-var Causes = []Cause{NotKnown, Unproven, BadToken, Expired, Revoked, NoRule, Damaged, NotMember, BadTicket, OldTicket}
+var Causes = []Cause{
+	NotKnown, Unproven, BadToken, Expired, Revoked, NoRule, Damaged, NotMember, BadTicket, OldTicket,
+	BadAlgorithm, BadSignature, UnknownKey, WrongIssuer, WrongAudience, NotYetValid, BadClaims,
+}
 
 // Decide returns why a principal may not do something to a category of an owner, or Allowed. It is for hot paths: it takes no lock and
 // allocates nothing. The empty category is the cell as a whole.
@@ -177,21 +190,39 @@ func (s *Set) Decide(p principal.Principal, what Permission, category, owner str
 		return Allowed
 	case own != nil && own.permits(what, category, owner):
 		return Allowed
-	case of == nil:
+	case own != nil:
 		return denied(own)
 	case of.permits(what, category, owner):
 		return Allowed
 	}
-	for _, role := range of.activeRoles() {
-		if s.roles[role].permits(what, category, owner) {
-			return Allowed
-		}
+	if s.roleThat(p, of, func(r *rights) bool { return r.permits(what, category, owner) }) != "" {
+		return Allowed
 	}
 	return denied(of)
 }
 
+// roleThat returns a role of a principal, with its rights of, whose rights meet a condition: one that is granted to it or that its issuer's token gives. "" if none is.
+func (s *Set) roleThat(p principal.Principal, of *rights, meet func(*rights) bool) string {
+	for _, role := range of.activeRoles() {
+		if r := s.roles[role]; r != nil && meet(r) {
+			return role
+		}
+	}
+	if p.Issued == nil {
+		return ""
+	}
+	for _, role := range p.Issued.Roles {
+		if r := s.roles[role]; r != nil && meet(r) {
+			return role
+		}
+	}
+	return ""
+}
+
 // isOperator reports whether a certificate says that a principal operates the cell. What a token may is decided by its rules alone.
-func isOperator(p principal.Principal) bool { return p.Kind == principal.Operator && p.Token == "" }
+func isOperator(p principal.Principal) bool {
+	return p.Kind == principal.Operator && p.Token == "" && p.Issued == nil
+}
 
 // activeRoles are the roles of a principal whose record is not damaged.
 func (r *rights) activeRoles() []string {
@@ -212,6 +243,13 @@ func denied(r *rights) Cause {
 func (s *Set) rightsOf(p principal.Principal, now time.Time) (own, of *rights, cause Cause) {
 	if p.Kind == principal.Anonymous {
 		return nil, nil, Unproven
+	}
+	switch {
+	case p.Issued == nil:
+	case p.Issued.WithoutKey():
+		return nil, nil, UnknownKey
+	case p.Issued.Ended(now):
+		return nil, nil, Expired
 	}
 	if p.Token == "" {
 		return nil, s.principals[p.Name], Allowed
@@ -258,10 +296,8 @@ func (s *Set) DecideAny(p principal.Principal, what Permission, now time.Time) C
 			return Allowed
 		}
 	}
-	for _, role := range of.activeRoles() {
-		if r := s.roles[role]; r != nil && !r.damaged && r.anywhere&what != 0 {
-			return Allowed
-		}
+	if s.roleThat(p, of, func(r *rights) bool { return !r.damaged && r.anywhere&what != 0 }) != "" {
+		return Allowed
 	}
 	if own != nil {
 		return denied(own)
@@ -279,12 +315,7 @@ func (s *Set) UsesOwners(p principal.Principal, what Permission, now time.Time) 
 	if own.hasOwners(what) || of.hasOwners(what) {
 		return true
 	}
-	for _, role := range of.activeRoles() {
-		if s.roles[role].hasOwners(what) {
-			return true
-		}
-	}
-	return false
+	return s.roleThat(p, of, func(r *rights) bool { return r.hasOwners(what) }) != ""
 }
 
 func (r *rights) hasOwners(what Permission) bool {
@@ -321,7 +352,7 @@ func (s *Set) Explain(p principal.Principal, what Permission, category, owner st
 	case !s.Closed():
 		e.Reason = "the cell is open: there is no token and no grant"
 	case !e.Allowed:
-		e.Reason = cause.explain()
+		e.Reason = cause.Explain()
 	case p.Kind == principal.Member:
 		e.Reason = "members of the cell may do what they must"
 	case own != nil && own.permits(what, category, owner):
@@ -329,10 +360,8 @@ func (s *Set) Explain(p principal.Principal, what Permission, category, owner st
 	case of != nil && of.permits(what, category, owner):
 		return decide(of, s.nameOf(p), "a rule of the principal")
 	default:
-		for _, role := range of.activeRoles() {
-			if s.roles[role].permits(what, category, owner) {
-				return decide(s.roles[role], role, "a rule of a role of the principal")
-			}
+		if role := s.roleThat(p, of, func(r *rights) bool { return r.permits(what, category, owner) }); role != "" {
+			return decide(s.roles[role], role, "a rule of a role of the principal")
 		}
 		e.Reason = "operators may operate, monitor and manage"
 	}
@@ -347,8 +376,8 @@ func (s *Set) nameOf(p principal.Principal) string {
 	return p.Name
 }
 
-// explain is the cause for people.
-func (c Cause) explain() string {
+// Explain is the cause for people.
+func (c Cause) Explain() string {
 	switch c {
 	case NotKnown:
 		return "this process does not know yet who may do what"
@@ -360,6 +389,8 @@ func (c Cause) explain() string {
 		return "the token has expired"
 	case Revoked:
 		return "the token was revoked"
+	case UnknownKey:
+		return "the issuer has withdrawn the key of the token"
 	case Damaged:
 		return "the record of its rules is damaged: give the rules again"
 	default:

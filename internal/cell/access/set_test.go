@@ -314,3 +314,67 @@ func BenchmarkDecide(b *testing.B) {
 		})
 	}
 }
+
+// TestIssued: who has a token of an issuer may do what is granted to its name, to the roles that are granted to that, and to the roles that the token gives; until the token ends
+// or its key is withdrawn.
+func TestIssued(t *testing.T) {
+	records := map[string][]byte{}
+	for name, rules := range map[string][]string{
+		"oidc:ada": {"read:own", "role:granted"}, "role:granted": {"read:granted"}, "role:oidc:web": {"read:given", "query:owner=web"}, "role:oidc:ops": {"operate:*"},
+	} {
+		key, value := grantOf(t, name, rules...)
+		records[key] = value
+	}
+	s := setOf(t, records)
+	withdrawn := make(chan struct{})
+	issued := func(roles ...string) principal.Principal {
+		return s.WithKind(principal.Principal{Name: "oidc:ada", Issued: &principal.Issued{Roles: roles, Expires: noon.Add(time.Hour), Withdrawn: withdrawn}}, noon)
+	}
+	ada, web, ops := issued(), issued("role:oidc:none", "role:oidc:web"), issued("role:oidc:ops")
+	if ada.Kind != principal.Client || web.Kind != principal.Client || ops.Kind != principal.Operator {
+		t.Errorf("kinds %s, %s, %s", ada.Kind, web.Kind, ops.Kind)
+	}
+	for _, c := range []struct {
+		p           principal.Principal
+		what        Permission
+		name, owner string
+		want        Cause
+	}{
+		{ada, Read, "own", "", Allowed},
+		{ada, Read, "granted", "", Allowed},
+		{ada, Read, "given", "", NoRule},
+		{ada, Query, "x", "web", NoRule},
+		{web, Read, "own", "", Allowed},
+		{web, Read, "granted", "", Allowed},
+		{web, Read, "given", "", Allowed},
+		{web, Query, "x", "web", Allowed},
+		{web, Write, "given", "", NoRule},
+		{ops, Operate, "", "", Allowed},
+		{ops, Read, "given", "", NoRule},
+		{ops, Manage, "x", "", NoRule}, // the kind gives nothing that its rules do not: it is not a certificate's
+	} {
+		if got := s.Decide(c.p, c.what, c.name, c.owner, noon); got != c.want {
+			t.Errorf("%v %s %q: %q, want %q", c.p.Issued.Roles, c.what, c.name, got, c.want)
+		}
+	}
+	if s.DecideAny(ada, Query, noon) != NoRule || s.DecideAny(web, Query, noon) != Allowed || s.UsesOwners(ada, Query, noon) || !s.UsesOwners(web, Query, noon) {
+		t.Error("what a role of the token gives does not count for all categories")
+	}
+	if e := s.Explain(web, Read, "given", "", noon); !e.Allowed || e.Holder != "role:oidc:web" {
+		t.Errorf("%+v", e)
+	}
+	if end := s.EndOf(web); !end.Equal(noon.Add(time.Hour)) {
+		t.Error(end)
+	}
+	if got := s.Decide(web, Read, "own", "", noon.Add(time.Hour)); got != Expired {
+		t.Errorf("at its end: %q", got)
+	}
+	close(withdrawn)
+	if got := s.Decide(web, Read, "own", "", noon); got != UnknownKey {
+		t.Errorf("without its key: %q", got)
+	}
+	open := new(Set)
+	if p := open.WithKind(principal.Principal{Name: "oidc:ada", Issued: &principal.Issued{Expires: noon.Add(time.Hour)}}, noon); p.Kind != principal.Client {
+		t.Errorf("in an open cell a token makes a %s", p.Kind)
+	}
+}

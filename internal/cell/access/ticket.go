@@ -1,9 +1,11 @@
 package access
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
+	"slices"
 	"time"
 
 	"scribe/internal/format/pointer"
@@ -68,6 +70,43 @@ func (s *Set) CheckTicket(ticket []byte, p principal.Principal, category string,
 		return Place{}, OldTicket
 	}
 	return Place{Shard: binary.LittleEndian.Uint64(ticket[13:]), LSN: binary.LittleEndian.Uint64(ticket[21:])}, Allowed
+}
+
+// maxNamesakes bounds the tokens of one principal that a reader may have replaced.
+const maxNamesakes = 16
+
+// Namesakes returns whom a stream may have given a reader's tickets to beside the reader: the same principal with a token that it has replaced since, or as
+// what its token's rights made it before. Tickets of theirs are as good, since the reader's own right is asked with every fetch. Only tokens are replaced
+// under a stream.
+func (s *Set) Namesakes(p principal.Principal) (list []principal.Principal) {
+	if p.Token == "" && p.Issued == nil {
+		return nil
+	}
+	tokens := []string{p.Token}
+	if p.Token != "" {
+		tokens = append(tokens, s.otherTokens(p)...)
+	}
+	for _, token := range tokens {
+		for _, kind := range []principal.Kind{principal.Client, principal.Operator} {
+			if token != p.Token || kind != p.Kind {
+				list = append(list, principal.Principal{Kind: kind, Name: p.Name, Token: token})
+			}
+		}
+	}
+	return list
+}
+
+// otherTokens returns the ids of a principal's other tokens, those issued last first. Ended ones are among them.
+func (s *Set) otherTokens(p principal.Principal) (ids []string) {
+	for id, t := range s.tokens {
+		if id != p.Token && !t.damaged && t.principal == p.Name {
+			ids = append(ids, id)
+		}
+	}
+	slices.SortFunc(ids, func(a, b string) int {
+		return cmp.Or(cmp.Compare(s.tokens[b].issued, s.tokens[a].issued), cmp.Compare(a, b))
+	})
+	return ids[:min(len(ids), maxNamesakes)]
 }
 
 // canonicalPointer returns a pointer without its sequences, which readers leave out since they need none.

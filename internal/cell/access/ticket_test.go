@@ -2,6 +2,7 @@ package access
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 	"time"
 
@@ -82,6 +83,40 @@ func TestTickets(t *testing.T) {
 		if _, cause := s.CheckTicket(ticket[:n], alice, "a", mine, noon); cause != BadTicket {
 			t.Errorf("%d bytes of a ticket: %q", n, cause)
 		}
+	}
+}
+
+// TestNamesakes: a reader's tickets may be those of its other tokens and kinds, of a bounded number, and of nobody else; a certificate's are its own.
+func TestNamesakes(t *testing.T) {
+	records := recordsOf(t, "alice read:a")
+	_, former := addToken(t, records, "alice", func(a *scribev1.AccessToken) { a.RevokedAt = noon.UnixMicro() })
+	_, own := addToken(t, records, "alice", nil)
+	_, foreign := addToken(t, records, "bob", nil)
+	reader := principal.Principal{Kind: principal.Client, Name: "alice", Token: own}
+	list := setOf(t, records).Namesakes(reader)
+	for p, want := range map[principal.Principal]bool{
+		{Kind: principal.Client, Name: "alice", Token: former}:   true,
+		{Kind: principal.Operator, Name: "alice", Token: former}: true,
+		{Kind: principal.Operator, Name: "alice", Token: own}:    true,
+		{Kind: principal.Client, Name: "bob", Token: foreign}:    false,
+		{Kind: principal.Client, Name: "alice"}:                  false,
+	} {
+		if slices.Contains(list, p) != want {
+			t.Errorf("%v among %v: %v", p, list, !want)
+		}
+	}
+	issued := principal.Principal{Kind: principal.Operator, Name: "alice", Issued: new(principal.Issued)}
+	if list := setOf(t, records).Namesakes(issued); !slices.Equal(list, []principal.Principal{client("alice")}) {
+		t.Errorf("of an issuer's token: %v", list)
+	}
+	if list := setOf(t, records).Namesakes(client("alice")); list != nil {
+		t.Errorf("of a certificate: %v", list)
+	}
+	for range 100 {
+		addToken(t, records, "alice", nil)
+	}
+	if n := len(setOf(t, records).Namesakes(reader)); n != 2*maxNamesakes+1 {
+		t.Errorf("%d of a hundred tokens", n)
 	}
 }
 

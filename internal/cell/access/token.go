@@ -31,6 +31,11 @@ func NewToken(random *entropy.Source) (id, text string, hash []byte) {
 	return id, text, sum[:]
 }
 
+// IsForeign reports whether a text is not a token of a cell, but may be one of an issuer.
+func IsForeign(text string) bool {
+	return !strings.HasPrefix(text, tokenPrefix) && strings.Count(text, ".") == 2
+}
+
 // tokenID returns the id in a token's text.
 func tokenID(text string) (id string, ok bool) {
 	rest, ok := strings.CutPrefix(text, tokenPrefix)
@@ -59,15 +64,36 @@ func (s *Set) Authenticate(text string, now time.Time) (principal.Principal, Cau
 	if cause := t.validity(now); cause != Allowed {
 		return principal.Principal{}, cause
 	}
-	p := principal.Principal{Kind: principal.Client, Name: t.principal, Token: id}
-	if s.Decide(p, Monitor, "", "", now) == Allowed {
+	return s.WithKind(principal.Principal{Kind: principal.Client, Name: t.principal, Token: id}, now), Allowed
+}
+
+// WithKind returns a principal whom a token has proved with the kind that its rights give it: an operator's if it may operate or monitor the cell. In an open cell,
+// where everybody may, it is a client's: who may operate that is proved by certificates.
+func (s *Set) WithKind(p principal.Principal, now time.Time) principal.Principal {
+	if p.Kind = principal.Client; s.closed && s.Decide(p, Monitor, "", "", now) == Allowed {
 		p.Kind = principal.Operator
 	}
-	return p, Allowed
+	return p
 }
+
+// TokenError says why a token proves nothing.
+type TokenError struct {
+	Cause Cause
+	// Err says it of this token, for whoever has it.
+	Err error
+}
+
+// Error implements error.
+func (e *TokenError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error.
+func (e *TokenError) Unwrap() error { return e.Err }
 
 // EndOf returns when a principal's token ends; zero if it has none, or it never ends.
 func (s *Set) EndOf(p principal.Principal) time.Time {
+	if p.Issued != nil {
+		return p.Issued.Expires
+	}
 	if t := s.tokens[p.Token]; t != nil && t.expires != 0 {
 		return time.UnixMicro(t.expires)
 	}

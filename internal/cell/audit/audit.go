@@ -162,7 +162,7 @@ func (t *Trail) Note(ctx context.Context, e Entry) {
 		return
 	}
 	e.ID, e.at = t.random.Text(), t.now()
-	e.Principal, e.Kind, e.Token, e.Address = p.Name, p.Kind.String(), p.Token, rpc.RemoteAddress(ctx)
+	e.Principal, e.Kind, e.Token, e.Address = p.Name, p.Kind.String(), p.TokenID(), rpc.RemoteAddress(ctx)
 	e.Detail = boundText(e.Detail, maxDetail)
 	for _, text := range []*string{&e.Action, &e.Target, &e.Reason, &e.Principal, &e.Token, &e.Address} {
 		*text = boundText(*text, maxText)

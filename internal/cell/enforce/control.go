@@ -183,6 +183,9 @@ func (e *Enforcer) Services(s rpc.Services) rpc.Services {
 	if s.Control != nil {
 		s.Control = controlService{s.Control, e}
 	}
+	if s.Access != nil {
+		s.Access = accessService{s.Access, e}
+	}
 	if s.Group != nil {
 		s.Group = groupService{s.Group, e}
 	}

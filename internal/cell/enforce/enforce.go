@@ -29,6 +29,12 @@ type Rights interface {
 	Watch() (*access.Set, <-chan struct{})
 }
 
+// Issuer proves principals by tokens that somebody else has issued. *oidc.Verifier has it.
+type Issuer interface {
+	// Verify returns whom a token names, a client, or an *access.TokenError. sum is the SHA-256 of the text.
+	Verify(ctx context.Context, text string, sum [sha256.Size]byte) (principal.Principal, error)
+}
+
 // Categories is the process's copy of the categories, for their owners. *catalog.View has it.
 type Categories interface {
 	Lookup(name string) (*scribev1.Category, bool)
@@ -39,6 +45,8 @@ type Categories interface {
 type Deps struct {
 	// Rights is required.
 	Rights Rights
+	// Issuer proves whom tokens name that are not the cell's; nil if only the cell's count.
+	Issuer Issuer
 	// Trail notes denials; nil notes nothing.
 	Trail *audit.Trail
 	// Random draws the process's own secret; nil means the machine's randomness.
@@ -53,6 +61,7 @@ type Deps struct {
 // Enforcer decides about requests. Its methods are safe for concurrent use.
 type Enforcer struct {
 	rights     Rights
+	issuer     Issuer                     // nil if there is none
 	categories atomic.Pointer[Categories] // nil until they are known
 	trail      *audit.Trail
 	now        func() time.Time
@@ -69,7 +78,7 @@ func New(deps Deps) (*Enforcer, error) {
 		return nil, errors.New("enforce: Deps.Rights is missing")
 	}
 	e := &Enforcer{
-		rights: deps.Rights, trail: deps.Trail, now: deps.Now, log: cmp.Or(deps.Logger, slog.New(slog.DiscardHandler)),
+		rights: deps.Rights, issuer: deps.Issuer, trail: deps.Trail, now: deps.Now, log: cmp.Or(deps.Logger, slog.New(slog.DiscardHandler)),
 		own: "process_" + deps.Random.Text() + deps.Random.Text(),
 	}
 	if e.now == nil {
@@ -100,14 +109,37 @@ func (e *Enforcer) Authenticate(ctx context.Context, token string) (principal.Pr
 	if subtle.ConstantTimeCompare(sum[:], e.ownHash[:]) == 1 {
 		return principal.Principal{Kind: principal.Member, Name: "this process"}, nil
 	}
-	p, cause := e.rights.Set().Authenticate(token, e.now())
-	if cause == access.Allowed {
+	p, err := e.prove(ctx, token, sum)
+	if err == nil {
 		return p, nil
 	}
-	if !e.rights.Known() {
-		cause = access.NotKnown
+	const act = "be let in"
+	if refused, ok := errors.AsType[*access.TokenError](err); ok {
+		return principal.Principal{}, e.denyToken(ctx, refused, act)
 	}
-	return principal.Principal{}, e.deny(ctx, principal.Principal{}, cause, "be let in")
+	return principal.Principal{}, e.deny(ctx, principal.Principal{}, access.NotKnown, act)
+}
+
+// errRightsUnknown means that this process does not know yet which tokens there are.
+var errRightsUnknown = errors.New("this process does not know yet who may do what")
+
+// prove returns whom a token of the cell or of its issuer names: an error is an *access.TokenError, or errRightsUnknown. A cell that is not known yet has nobody.
+func (e *Enforcer) prove(ctx context.Context, token string, sum [sha256.Size]byte) (principal.Principal, error) {
+	if e.issuer != nil && access.IsForeign(token) {
+		p, err := e.issuer.Verify(ctx, token, sum)
+		if err != nil {
+			return principal.Principal{}, err
+		}
+		return e.rights.Set().WithKind(p, e.now()), nil
+	}
+	p, cause := e.rights.Set().Authenticate(token, e.now())
+	switch {
+	case cause == access.Allowed:
+		return p, nil
+	case !e.rights.Known():
+		return principal.Principal{}, errRightsUnknown
+	}
+	return principal.Principal{}, &access.TokenError{Cause: cause}
 }
 
 // Closed reports whether only what a rule allows is allowed to those who are no members.
@@ -218,13 +250,32 @@ func (e *Enforcer) deny(ctx context.Context, p principal.Principal, cause access
 	return e.denyCategory(ctx, p, cause, act, "")
 }
 
-// denyCategory counts and notes a denial, and returns its error.
-func (e *Enforcer) denyCategory(ctx context.Context, p principal.Principal, cause access.Cause, act, category string) error {
+// denyToken counts and notes that a token proves nothing, and returns the error: of a token of the issuer it says why in the issuer's words.
+func (e *Enforcer) denyToken(ctx context.Context, refused *access.TokenError, act string) error {
+	if refused.Err == nil {
+		return e.deny(ctx, principal.Principal{}, refused.Cause, act)
+	}
+	e.noteDenial(ctx, principal.Principal{}, refused.Cause, act, "")
+	if refused.Cause == access.NotKnown {
+		// Who has proved nothing does not hear where the keys are and why they can't be had: the log and the process's health say that.
+		e.log.DebugContext(ctx, "whom a token names is not known", "error", refused.Err)
+		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, time.Second, "whom the token names is not known now: the issuer's keys are not available")
+	}
+	return rpc.Errorf(scribev1.Reason_REASON_UNAUTHENTICATED, "the token proves nothing: %w", refused.Err)
+}
+
+// noteDenial counts and notes a denial.
+func (e *Enforcer) noteDenial(ctx context.Context, p principal.Principal, cause access.Cause, act, category string) {
 	if cause != access.NotKnown && cause != access.OldTicket { // neither is anybody's attempt
 		e.trail.Note(ctx, audit.Entry{Action: act, Target: shortenName(category), Outcome: audit.Denied, Reason: string(cause)})
 	}
 	e.denials.WithLabelValues(string(cause)).Inc()
-	e.log.Debug("denied", "kind", p.Kind.String(), "principal", p.Name, "token", p.Token, "act", act, "cause", string(cause))
+	e.log.Debug("denied", "kind", p.Kind.String(), "principal", p.Name, "token", p.TokenID(), "act", act, "cause", string(cause))
+}
+
+// denyCategory counts and notes a denial, and returns its error.
+func (e *Enforcer) denyCategory(ctx context.Context, p principal.Principal, cause access.Cause, act, category string) error {
+	e.noteDenial(ctx, p, cause, act, category)
 	switch cause { // the others are denials of a known caller
 	case access.NotKnown:
 		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, time.Second, "this process does not know yet who may %s: the control plane does not answer", act)
@@ -232,7 +283,7 @@ func (e *Enforcer) denyCategory(ctx context.Context, p principal.Principal, caus
 		return rpc.Errorf(scribev1.Reason_REASON_UNAUTHENTICATED, "the cell is closed, and the request proves nothing: send a token (SCRIBE_TOKEN, or the header Authorization: Bearer) or a client certificate")
 	case access.BadToken:
 		return rpc.Errorf(scribev1.Reason_REASON_UNAUTHENTICATED, "the token is not one of this cell: check SCRIBE_TOKEN")
-	case access.Expired, access.Revoked:
+	case access.Expired, access.Revoked, access.UnknownKey:
 		return rpc.Errorf(scribev1.Reason_REASON_UNAUTHENTICATED, "the token has ended (%s): ask for another one", cause)
 	case access.OldTicket:
 		return rpc.Errorf(scribev1.Reason_REASON_TICKET_EXPIRED, "the ticket of the pointer is too old: open the stream again at the same position")
@@ -266,6 +317,10 @@ func (e *Enforcer) watchCaller(ctx context.Context, check func(context.Context) 
 		defer close(ended)
 		for {
 			set, replaced := e.rights.Watch()
+			if p.Issued != nil && p.Issued.Ended(e.now()) { // all tokens of issuers do: that is nobody's attempt
+				stop(errTokenEnded)
+				return
+			}
 			if err := check(ctx); err != nil && rpc.ReasonOf(err) != scribev1.Reason_REASON_NO_BACKEND {
 				stop(err)
 				return
@@ -274,9 +329,14 @@ func (e *Enforcer) watchCaller(ctx context.Context, check func(context.Context) 
 			if end := set.EndOf(p); !end.IsZero() {
 				wait = min(max(end.Sub(e.now()), 0)+time.Millisecond, longestWait)
 			}
+			var withdrawn <-chan struct{}
+			if p.Issued != nil {
+				withdrawn = p.Issued.Withdrawn
+			}
 			t := time.NewTimer(wait)
 			select {
 			case <-replaced:
+			case <-withdrawn:
 			case <-t.C:
 			case <-ctx.Done():
 				t.Stop()
@@ -287,6 +347,9 @@ func (e *Enforcer) watchCaller(ctx context.Context, check func(context.Context) 
 	}()
 	return ctx, func() { stop(nil); <-ended }
 }
+
+// errTokenEnded ends what goes on with a token of an issuer. Whoever has another one opens it again.
+var errTokenEnded = rpc.Errorf(scribev1.Reason_REASON_UNAUTHENTICATED, "the token has ended: ask its issuer for another one")
 
 // longestWait bounds the time between two looks at the same rights: a token may end in years, and the wall clock may be set.
 const longestWait = time.Minute

@@ -2,6 +2,7 @@ package enforce
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
 	"errors"
 	"net/http"
@@ -10,8 +11,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -357,5 +360,165 @@ func TestWrite(t *testing.T) {
 	}
 	if _, err := s.Publish(as("alice"), &scribev1.PublishRequest{Category: "b"}); rpc.ReasonOf(err) != denied {
 		t.Errorf("publish: %v", err)
+	}
+}
+
+// fixedIssuer proves one principal by one token.
+type fixedIssuer struct {
+	text   string
+	proved principal.Principal
+	err    error
+}
+
+func (i *fixedIssuer) Verify(_ context.Context, text string, _ [sha256.Size]byte) (principal.Principal, error) {
+	if text != i.text {
+		return principal.Principal{}, i.err
+	}
+	return i.proved, nil
+}
+
+// TestIssuedStream: a stream of a caller with a token of an issuer ends with it, at its time. Its end tells the reader to open another one, with another token, and is no denial.
+func TestIssuedStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, _ := newEnforcer(t, nil, "oidc:ada read:web")
+		e.issuer = &fixedIssuer{text: "a.b.c", proved: principal.Principal{Kind: principal.Client, Name: "oidc:ada", Issued: &principal.Issued{Expires: time.Now().Add(time.Hour)}}}
+		ctx, err := e.WithCaller(t.Context(), "Bearer a.b.c")
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		err = readStreamService{endless{}, e}.Stream(ctx, startOf("web"), func(*scribev1.StreamResponse) error { return nil })
+		if rpc.ReasonOf(err) != scribev1.Reason_REASON_NO_BACKEND || !strings.Contains(rpc.Message(err), "open it again") {
+			t.Errorf("it ends with %v", err)
+		}
+		if after := time.Since(begun); after < time.Hour || after > time.Hour+time.Second {
+			t.Errorf("it ends after %v", after)
+		}
+		if n := testutil.ToFloat64(e.denials.WithLabelValues(string(access.Expired))); n != 0 {
+			t.Errorf("%v denials", n)
+		}
+		err = readStreamService{endless{}, e}.Stream(ctx, startOf("web"), func(*scribev1.StreamResponse) error { return nil })
+		if rpc.ReasonOf(err) != scribev1.Reason_REASON_UNAUTHENTICATED {
+			t.Errorf("another one with the same token: %v", err)
+		}
+	})
+}
+
+// TestWithdrawnKey: a stream ends at once when the issuer withdraws the key of its token, before anything more is sent.
+func TestWithdrawnKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, _ := newEnforcer(t, nil, "oidc:ada read:web")
+		withdrawn := make(chan struct{})
+		e.issuer = &fixedIssuer{text: "a.b.c", proved: principal.Principal{
+			Kind: principal.Client, Name: "oidc:ada", Issued: &principal.Issued{Expires: time.Now().Add(time.Hour), Withdrawn: withdrawn},
+		}}
+		ctx, err := e.WithCaller(t.Context(), "Bearer a.b.c")
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		time.AfterFunc(time.Second, func() { close(withdrawn) })
+		err = readStreamService{endless{}, e}.Stream(ctx, startOf("web"), func(*scribev1.StreamResponse) error { return nil })
+		if after := time.Since(begun); after != time.Second || rpc.ReasonOf(err) != scribev1.Reason_REASON_NO_BACKEND {
+			t.Errorf("it ends after %v with %v", after, err)
+		}
+	})
+}
+
+// TestIssuerInOpenCell: while nobody has granted anything, whom a token of the issuer names may do no more than the connection proves.
+func TestIssuerInOpenCell(t *testing.T) {
+	e, r := newEnforcer(t, nil)
+	e.issuer = &fixedIssuer{text: "a.b.c", proved: principal.Principal{Kind: principal.Client, Name: "oidc:ada", Issued: &principal.Issued{Expires: time.Now().Add(time.Hour)}}}
+	for _, of := range []principal.Principal{{}, {Kind: principal.Client, Name: "alice"}} {
+		ctx, err := e.WithCaller(principal.NewContext(t.Context(), of), "Bearer a.b.c")
+		if p := principal.FromContext(ctx); err != nil || p != of {
+			t.Errorf("%v with a token: %v, %v", of, p, err)
+		}
+	}
+	closed, _ := newEnforcer(t, nil, "root all:*")
+	r.replace(closed.rights.Set())
+	ctx, err := e.WithCaller(t.Context(), "Bearer a.b.c")
+	if p := principal.FromContext(ctx); err != nil || p.Name != "oidc:ada" {
+		t.Errorf("in a closed cell: %v, %v", p, err)
+	}
+}
+
+// endless is a read stream that goes on until its context ends.
+type endless struct{ rpc.ReadStreamService }
+
+func (endless) Stream(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error), _ func(*scribev1.StreamResponse) error) error {
+	if _, err := recv(ctx); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+func startOf(category string) func(context.Context) (*scribev1.StreamRequest, error) {
+	return func(context.Context) (*scribev1.StreamRequest, error) {
+		return &scribev1.StreamRequest{Step: &scribev1.StreamRequest_Start{Start: &scribev1.StreamStart{Category: category}}}, nil
+	}
+}
+
+// TestIssuedDenials: what is wrong with a token of an issuer is said to who has it, and counted by its cause; what nobody knows now is tried again, and why it is not known
+// is not for who has proved nothing.
+func TestIssuedDenials(t *testing.T) {
+	e, _ := newEnforcer(t, nil, "oidc:ada read:web")
+	for cause, want := range map[access.Cause]scribev1.Reason{
+		access.WrongAudience: scribev1.Reason_REASON_UNAUTHENTICATED, access.Expired: scribev1.Reason_REASON_UNAUTHENTICATED, access.NotKnown: scribev1.Reason_REASON_NO_BACKEND,
+	} {
+		e.issuer = &fixedIssuer{err: &access.TokenError{Cause: cause, Err: errors.New("it is so and so")}}
+		_, err := e.WithCaller(t.Context(), "Bearer a.b.c")
+		if rpc.ReasonOf(err) != want || strings.Contains(rpc.Message(err), "it is so and so") == (cause == access.NotKnown) {
+			t.Errorf("%s: %v", cause, err)
+		}
+		if n := testutil.ToFloat64(e.denials.WithLabelValues(string(cause))); n != 1 {
+			t.Errorf("%s: %v denials", cause, n)
+		}
+	}
+	if _, err := e.WithCaller(t.Context(), "Bearer scribe_b.c.d"); rpc.ReasonOf(err) != scribev1.Reason_REASON_UNAUTHENTICATED || strings.Contains(rpc.Message(err), "so and so") {
+		t.Errorf("a token that looks like one of the cell: %v", err)
+	}
+	e.issuer = nil
+	if _, err := e.WithCaller(t.Context(), "Bearer a.b.c"); rpc.ReasonOf(err) != scribev1.Reason_REASON_UNAUTHENTICATED {
+		t.Errorf("without an issuer: %v", err)
+	}
+}
+
+// checkedAccess answers checks with what it was asked.
+type checkedAccess struct {
+	rpc.AccessService
+	asked *scribev1.CheckAccessRequest
+}
+
+func (c *checkedAccess) CheckAccess(_ context.Context, req *scribev1.CheckAccessRequest) (*scribev1.CheckAccessResponse, error) {
+	c.asked = req
+	return &scribev1.CheckAccessResponse{Allowed: true}, nil
+}
+
+// TestCheckText: the text of a token goes no further than the process that is asked; the control plane is asked about whom it proves.
+func TestCheckText(t *testing.T) {
+	e, _ := newEnforcer(t, nil, "oidc:ada read:web")
+	end := time.Now().Add(time.Hour).Truncate(time.Second)
+	e.issuer = &fixedIssuer{
+		text: "a.b.c", proved: principal.Principal{Kind: principal.Client, Name: "oidc:ada", Issued: &principal.Issued{Roles: []string{"role:oidc:web"}, Expires: end}},
+		err: &access.TokenError{Cause: access.WrongAudience, Err: errors.New("it is for another")},
+	}
+	checked := new(checkedAccess)
+	service := e.Services(rpc.Services{Access: checked}).Access
+	res, err := service.CheckAccess(t.Context(), &scribev1.CheckAccessRequest{Text: "a.b.c", Permission: "read", Category: "web"})
+	if err != nil || !res.GetAllowed() || res.GetPrincipal() != "oidc:ada" || !slices.Equal(res.GetRoles(), []string{"role:oidc:web"}) || res.GetExpiresAt() != end.UnixMicro() {
+		t.Errorf("%v, %v", res, err)
+	}
+	if q := checked.asked; q.GetText() != "" || q.GetPrincipal() != "oidc:ada" || !slices.Equal(q.GetRoles(), []string{"role:oidc:web"}) || q.GetCategory() != "web" {
+		t.Errorf("asked %v", q)
+	}
+	checked.asked = nil
+	res, err = service.CheckAccess(t.Context(), &scribev1.CheckAccessRequest{Text: "a.b.d", Permission: "read"})
+	if err != nil || res.GetAllowed() || !strings.Contains(res.GetReason(), "it is for another") || checked.asked != nil {
+		t.Errorf("%v, %v", res, err)
+	}
+	if _, err = service.CheckAccess(t.Context(), &scribev1.CheckAccessRequest{Text: "a.b.c", Principal: "x"}); rpc.ReasonOf(err) != scribev1.Reason_REASON_INVALID {
+		t.Error(err)
 	}
 }

@@ -67,7 +67,11 @@ func (s readStreamService) Stream(ctx context.Context, recv func(context.Context
 	if refused != nil {
 		return refused
 	}
-	return endedBy(ctx, err)
+	if err = endedBy(ctx, err); p.Issued != nil && rpc.ReasonOf(err) == scribev1.Reason_REASON_UNAUTHENTICATED {
+		// Readers who renew their tokens go on at once, with another stream; the others are refused there.
+		return rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "the token of the stream has ended: open it again with another one")
+	}
+	return err
 }
 
 // allowStart decides about the start of a stream.
@@ -120,8 +124,9 @@ func (e *Enforcer) allowFetch(ctx context.Context, req *scribev1.FetchRequest) e
 	if len(places) > 0 && len(places) != len(req.GetPointers()) {
 		return e.deny(ctx, p, access.BadTicket, "fetch")
 	}
+	check := ticketChecker{set: set, reader: p, as: p}
 	for i, ticket := range req.GetTickets() {
-		at, cause := set.CheckTicket(ticket, p, req.GetCategory(), req.GetPointers()[i], now)
+		at, cause := check.check(ticket, req.GetCategory(), req.GetPointers()[i], now)
 		// What is learned of a payload is kept at its place, for other readers: it must be the payload's own.
 		if cause == access.Allowed && len(places) > 0 && at != (access.Place{Shard: places[i].GetShard(), LSN: places[i].GetLsn()}) {
 			cause = access.BadTicket
@@ -134,4 +139,33 @@ func (e *Enforcer) allowFetch(ctx context.Context, req *scribev1.FetchRequest) e
 		}
 	}
 	return nil
+}
+
+// ticketChecker checks the tickets of one fetch.
+type ticketChecker struct {
+	set    *access.Set
+	reader principal.Principal
+	// as is whom the last good ticket was for: the reader, or what it was when its stream began.
+	as principal.Principal
+	// namesakes are known once a ticket was not the reader's.
+	namesakes []principal.Principal
+	looked    bool
+}
+
+// check is CheckTicket for the reader, whose token may have been replaced since its stream began.
+func (c *ticketChecker) check(ticket []byte, category string, pointer []byte, now time.Time) (access.Place, access.Cause) {
+	at, cause := c.set.CheckTicket(ticket, c.as, category, pointer, now)
+	if cause != access.BadTicket {
+		return at, cause
+	}
+	if !c.looked {
+		c.looked, c.namesakes = true, append(c.set.Namesakes(c.reader), c.reader)
+	}
+	for _, p := range c.namesakes {
+		if other, otherCause := c.set.CheckTicket(ticket, p, category, pointer, now); otherCause != access.BadTicket {
+			c.as = p
+			return other, otherCause
+		}
+	}
+	return at, cause
 }

@@ -3,6 +3,7 @@ package enforce
 import (
 	"context"
 	"testing"
+	"time"
 
 	"scribe/internal/cell/access"
 	"scribe/internal/format/pointer"
@@ -156,4 +157,49 @@ func TestFetch(t *testing.T) {
 	r.set, _ = r.set.Apply(nil, []string{access.GrantKey("alice")})
 	_, err := s.Fetch(as("alice"), request(nil))
 	wantReason(t, err, denied)
+}
+
+// TestFetchWithOtherToken: a reader whose token is replaced while its stream goes on fetches what the stream has brought, also if the new token makes it an operator. Nobody
+// with another name does.
+func TestFetchWithOtherToken(t *testing.T) {
+	records := map[string][]byte{access.KeyKey(1): encode(t, &scribev1.TicketKey{Id: 1, Secret: make([]byte, access.KeyBytes), CreatedAt: 1})}
+	rules, err := access.ParseRules([]string{"read:a"}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"alice", "oidc:ada"} {
+		records[access.GrantKey(name)] = encode(t, &scribev1.AccessGrant{Principal: name, Rules: rules})
+	}
+	token := func(name string, revoked int64, rules ...string) string {
+		id, _, hash := access.NewToken(nil)
+		records[access.TokenKey(id)] = encode(t, &scribev1.AccessToken{Id: id, Principal: name, Hash: hash, Rules: rules, IssuedAt: 1, RevokedAt: revoked})
+		return id
+	}
+	former, next, foreign := token("alice", 2), token("alice", 0), token("bob", 0, rules...)
+	set, damaged := access.NewSet(records)
+	if len(damaged) > 0 {
+		t.Fatal(damaged)
+	}
+	e, r := newEnforcer(t, nil, "root all:*")
+	r.replace(set)
+	issued := &principal.Issued{Expires: time.Now().Add(time.Hour)}
+	mine := [][]byte{pointerOf(100, 10), pointerOf(200, 10)}
+	for name, c := range map[string]struct {
+		of, by principal.Principal
+		want   scribev1.Reason
+	}{
+		"its next token":         {principal.Principal{Kind: principal.Client, Name: "alice", Token: former}, principal.Principal{Kind: principal.Client, Name: "alice", Token: next}, 0},
+		"a token as an operator": {principal.Principal{Kind: principal.Client, Name: "oidc:ada", Issued: issued}, principal.Principal{Kind: principal.Operator, Name: "oidc:ada", Issued: issued}, 0},
+		"another's token":        {principal.Principal{Kind: principal.Client, Name: "alice", Token: next}, principal.Principal{Kind: principal.Client, Name: "bob", Token: foreign}, denied},
+		"the former token":       {principal.Principal{Kind: principal.Client, Name: "alice", Token: next}, principal.Principal{Kind: principal.Client, Name: "alice", Token: former}, unauthenticated},
+	} {
+		req := &scribev1.FetchRequest{Category: "a", Pointers: mine}
+		for _, p := range mine {
+			req.Tickets = append(req.Tickets, set.SignTicket(c.of, "a", access.Place{}, p, e.now()))
+		}
+		_, err := readProxyService{new(payloads), e}.Fetch(principal.NewContext(t.Context(), c.by), req)
+		if rpc.ReasonOf(err) != c.want {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+	}
 }

@@ -100,6 +100,12 @@ func ClassOf(r scribev1.Reason) Class {
 // Retryable reports whether the class of the error's reason is retryable.
 func Retryable(err error) bool { return err != nil && ClassOf(rpc.ReasonOf(err)).Retryable() }
 
+// IsLapsed reports whether an error says that the caller's token proves nothing, which whoever has it renewed by somebody may wait out: it may have ended a moment
+// before the next one comes. For all others it is Invalid.
+func IsLapsed(err error) bool {
+	return rpc.ReasonOf(err) == scribev1.Reason_REASON_UNAUTHENTICATED || rpc.Attached(err) == nil && connect.CodeOf(err) == connect.CodeUnauthenticated
+}
+
 // Hint returns the server's retry hint, at most longest; 0 if there is none.
 func Hint(info *scribev1.ErrorInfo, longest time.Duration) time.Duration {
 	return min(max(info.GetRetryAfter().AsDuration(), 0), longest)

@@ -920,7 +920,11 @@ type CheckAccessRequest struct {
 	// The permission: write, read, query, group, manage or operate.
 	Permission string `protobuf:"bytes,3,opt,name=permission,proto3" json:"permission,omitempty"`
 	// The category; empty = the cell as a whole.
-	Category      string `protobuf:"bytes,4,opt,name=category,proto3" json:"category,omitempty"`
+	Category string `protobuf:"bytes,4,opt,name=category,proto3" json:"category,omitempty"`
+	// Roles that a token of an issuer gives beside those of the principal, as role:NAME; at most 128.
+	Roles []string `protobuf:"bytes,5,rep,name=roles,proto3" json:"roles,omitempty"`
+	// The text of a token, of the cell or of its issuer, in place of a principal. The process that is asked says whom it proves; it goes no further.
+	Text          string `protobuf:"bytes,6,opt,name=text,proto3" json:"text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -983,6 +987,20 @@ func (x *CheckAccessRequest) GetCategory() string {
 	return ""
 }
 
+func (x *CheckAccessRequest) GetRoles() []string {
+	if x != nil {
+		return x.Roles
+	}
+	return nil
+}
+
+func (x *CheckAccessRequest) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
 // CheckAccessResponse explains the decision.
 type CheckAccessResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -992,7 +1010,11 @@ type CheckAccessResponse struct {
 	Rule   string `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`
 	Holder string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
 	// Why, for people.
-	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Whom the text of the request proves, with which roles, and until when in Unix microseconds; 0 = without an end.
+	Principal     string   `protobuf:"bytes,5,opt,name=principal,proto3" json:"principal,omitempty"`
+	Roles         []string `protobuf:"bytes,6,rep,name=roles,proto3" json:"roles,omitempty"`
+	ExpiresAt     int64    `protobuf:"varint,7,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1053,6 +1075,27 @@ func (x *CheckAccessResponse) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *CheckAccessResponse) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *CheckAccessResponse) GetRoles() []string {
+	if x != nil {
+		return x.Roles
+	}
+	return nil
+}
+
+func (x *CheckAccessResponse) GetExpiresAt() int64 {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return 0
 }
 
 // AccessRecord is a record of the control plane's store.
@@ -1297,19 +1340,25 @@ const file_scribe_v1_access_proto_rawDesc = "" +
 	"\x06grants\x18\x01 \x03(\v2\x16.scribe.v1.AccessGrantR\x06grants\x12\x12\n" +
 	"\x04more\x18\x02 \x01(\bR\x04more\x12\x18\n" +
 	"\adamaged\x18\x03 \x03(\tR\adamaged\x12\x12\n" +
-	"\x04next\x18\x04 \x01(\tR\x04next\"\x84\x01\n" +
+	"\x04next\x18\x04 \x01(\tR\x04next\"\xae\x01\n" +
 	"\x12CheckAccessRequest\x12\x1c\n" +
 	"\tprincipal\x18\x01 \x01(\tR\tprincipal\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x12\x1e\n" +
 	"\n" +
 	"permission\x18\x03 \x01(\tR\n" +
 	"permission\x12\x1a\n" +
-	"\bcategory\x18\x04 \x01(\tR\bcategory\"s\n" +
+	"\bcategory\x18\x04 \x01(\tR\bcategory\x12\x14\n" +
+	"\x05roles\x18\x05 \x03(\tR\x05roles\x12\x12\n" +
+	"\x04text\x18\x06 \x01(\tR\x04text\"\xc6\x01\n" +
 	"\x13CheckAccessResponse\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x12\x12\n" +
 	"\x04rule\x18\x02 \x01(\tR\x04rule\x12\x16\n" +
 	"\x06holder\x18\x03 \x01(\tR\x06holder\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"6\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x1c\n" +
+	"\tprincipal\x18\x05 \x01(\tR\tprincipal\x12\x14\n" +
+	"\x05roles\x18\x06 \x03(\tR\x05roles\x12\x1d\n" +
+	"\n" +
+	"expires_at\x18\a \x01(\x03R\texpiresAt\"6\n" +
 	"\fAccessRecord\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\"M\n" +

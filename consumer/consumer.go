@@ -89,7 +89,7 @@ func New(server, category string, opts ...Option) (*Consumer, error) {
 	}
 	c.reads.Store(c.optionShards())
 	c.connectServices(transport, server)
-	c.cfg.renews = transport.RenewsTokens()
+	c.cfg.renews, c.cfg.lapse = transport.RenewsTokens(), new(tokenLapse)
 	return c, nil
 }
 

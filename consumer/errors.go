@@ -1,8 +1,11 @@
 package consumer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"sync"
+	"time"
 
 	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
@@ -95,11 +98,35 @@ func (e *ServerError) Is(target error) bool { return target == e.cause }
 // Unwrap returns Detail.
 func (e *ServerError) Unwrap() error { return e.Detail }
 
+// tokenLapse tells a token that has ended a moment before the next one came from one that is wrong.
+type tokenLapse struct {
+	mu          sync.Mutex
+	since, last time.Time // of the refusals
+}
+
+const (
+	// longestLapse is how long servers may refuse the token without a retry timeout.
+	longestLapse = 2 * time.Minute
+	// refusedAgain is the longest time between two refusals of one lapse, if tries are not further apart.
+	refusedAgain = 15 * time.Second
+)
+
+// isOver reports whether a refusal comes so late that nobody seems to renew the token.
+func (l *tokenLapse) isOver(now time.Time, c *consumerOptions) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last.IsZero() || now.Sub(l.last) > max(refusedAgain, 3*c.backoffMax) {
+		l.since = now
+	}
+	l.last = now
+	return now.Sub(l.since) >= cmp.Or(c.retryTimeout, longestLapse)
+}
+
 // permanentError returns the sentinel for an error that retries can't resolve, nil for a transient one. That a token has ended is transient for whoever
 // has another one coming.
 func (c *consumerOptions) permanentError(err error) error {
 	switch d := retry.Classify(err); {
-	case c.renews && retry.IsLapsed(err):
+	case c.renews && retry.IsLapsed(err) && !c.lapse.isOver(time.Now(), c):
 		return nil
 	case d.Class != retry.Invalid:
 		return nil

@@ -54,7 +54,7 @@ func (c *Consumer) Fork(opts ...Option) (*Consumer, error) {
 	if err != nil {
 		return nil, err
 	}
-	fork.cfg.renews = c.cfg.renews
+	fork.cfg.renews, fork.cfg.lapse = c.cfg.renews, c.cfg.lapse
 	return fork, nil
 }
 

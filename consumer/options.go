@@ -107,6 +107,7 @@ type consumerOptions struct {
 	token          string         // may be empty
 	tokenFile      string         // may be empty
 	renews         bool           // somebody renews the token: a lapse is waited out
+	lapse          *tokenLapse    // of all that share the token
 	readProxy      string         // may be empty
 	streams        StreamService  // may be nil, with payloads
 	payloads       PayloadService // may be nil, with streams
@@ -256,7 +257,7 @@ func WithToken(text string) Option { return func(c *consumerOptions) { c.token =
 
 // WithTokenFile is [WithToken] with the token in a file, which may be replaced while the program runs: tokens of an OpenID Connect issuer end soon, and are
 // renewed by somebody else. The file is looked at before requests, at most once a second. That a server refuses the token is a failure to wait out then, for as
-// long as [WithRetryTimeout] allows: it may have ended a moment before the next one comes.
+// long as [WithRetryTimeout] allows, or two minutes without it: it may have ended a moment before the next one comes.
 func WithTokenFile(path string) Option { return func(c *consumerOptions) { c.tokenFile = path } }
 
 // WithReadProxy fetches payloads through a different address than the stream's: any process in the consumer's region. The read

@@ -1,6 +1,7 @@
 package consumer_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -615,6 +616,21 @@ func TestTokenLapse(t *testing.T) {
 		got, err = read(t.Context(), r, 0)
 		want(t, got, err, "0")
 	})
+	for _, timeout := range []time.Duration{0, 10 * time.Second} {
+		synctest.Test(t, func(t *testing.T) { // nobody renews it
+			c := newCell()
+			c.add(shardID(0, 1), "0")
+			c.onStream = func(int, *scribev1.StreamResponse) ([]*scribev1.StreamResponse, error) {
+				return nil, refusal(scribev1.Reason_REASON_UNAUTHENTICATED, 0)
+			}
+			begun := time.Now()
+			_, err := read(t.Context(), open(t, c, consumer.WithUntilEnd(), consumer.WithTokenFile(file), consumer.WithRetryTimeout(timeout)), 0)
+			limit := cmp.Or(timeout, 2*time.Minute)
+			if d := time.Since(begun); !errors.Is(err, consumer.ErrRefused) && timeout == 0 || err == nil || d < limit/2 || d > 2*limit {
+				t.Errorf("with a retry timeout of %v: %v after %v", timeout, err, d)
+			}
+		})
+	}
 	for what, change := range map[string]func(*cell){"the stream": func(c *cell) { c.onFetch = nil }, "a fetch": func(c *cell) { c.onStream = nil }} {
 		synctest.Test(t, func(t *testing.T) {
 			c := lapse()

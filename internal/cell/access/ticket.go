@@ -73,7 +73,7 @@ func (s *Set) CheckTicket(ticket []byte, p principal.Principal, category string,
 }
 
 // maxNamesakes bounds the tokens of one principal that a reader may have replaced.
-const maxNamesakes = 16
+const maxNamesakes = 512
 
 // Namesakes returns whom a stream may have given a reader's tickets to beside the reader: the same principal with a token that it has replaced since, or as
 // what its token's rights made it before. Tickets of theirs are as good, since the reader's own right is asked with every fetch. Only tokens are replaced

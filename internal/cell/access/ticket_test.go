@@ -112,11 +112,11 @@ func TestNamesakes(t *testing.T) {
 	if list := setOf(t, records).Namesakes(client("alice")); list != nil {
 		t.Errorf("of a certificate: %v", list)
 	}
-	for range 100 {
+	for range maxNamesakes {
 		addToken(t, records, "alice", nil)
 	}
 	if n := len(setOf(t, records).Namesakes(reader)); n != 2*maxNamesakes+1 {
-		t.Errorf("%d of a hundred tokens", n)
+		t.Errorf("%d of %d tokens and their kinds", n, maxNamesakes+2)
 	}
 }
 

@@ -48,9 +48,21 @@ func (s writeService) WritePieces(ctx context.Context, req *scribev1.WriteReques
 
 // Publish implements rpc.WriteService.
 func (s writeService) Publish(ctx context.Context, req *scribev1.PublishRequest) (*scribev1.PublishResponse, error) {
-	return try(ctx, s.c, isRefused, writers, func(in roleInstance) (*scribev1.PublishResponse, error) {
-		return clientOf(s.c, in, rpc.NewWriteClient).Publish(ctx, req)
-	})
+	ch, err := s.c.chooseWriters(ctx, req.GetAck())
+	if err != nil {
+		return nil, err
+	}
+	publish := func(in roleInstance) (*scribev1.PublishResponse, error) {
+		return clientOf(s.c, in, rpc.NewWriteClient).Publish(ctx, requestFor(s.c, in, req))
+	}
+	res, err := tryChosen(ctx, s.c, isRefused, ch, publish)
+	if s.c.mustStay(ch, req.GetAck()) {
+		return res, err
+	}
+	if others := s.c.chooseOthers(ctx, ch, err, writers); len(others.urls) > 0 {
+		return tryChosen(ctx, s.c, isRefused, others, publish)
+	}
+	return res, err
 }
 
 // readStreams are the roles that serve streams.

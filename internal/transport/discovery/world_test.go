@@ -204,8 +204,11 @@ func (p *process) Write(ctx context.Context, req *scribev1.WriteRequest) (*scrib
 	return &scribev1.WriteResponse{Ordered: p.orders}, do(ctx, p.write)
 }
 
-func (p *process) Publish(ctx context.Context, _ *scribev1.PublishRequest) (*scribev1.PublishResponse, error) {
+func (p *process) Publish(ctx context.Context, req *scribev1.PublishRequest) (*scribev1.PublishResponse, error) {
 	p.count("publish")
+	p.mu.Lock()
+	p.mu.ack = req.GetAck()
+	p.mu.Unlock()
 	return &scribev1.PublishResponse{}, do(ctx, p.write)
 }
 

@@ -4,6 +4,9 @@ import (
 	"context"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
 	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -43,15 +46,26 @@ func (c *Cell) mustStay(ch instanceChoice, level scribev1.AckLevel) bool {
 	return isForAgent(level) && ch.role == scribev1.Role_ROLE_SCRIBED
 }
 
+// ackRequest is a request that waits for an acknowledgement.
+type ackRequest interface {
+	proto.Message
+	GetAck() scribev1.AckLevel
+}
+
 // requestFor returns the request as it goes to an instance. A write proxy answers for spooled frames when they are committed; the process that
 // has it may have an agent, too, which is another host's and would take them into its own spool.
-func (c *Cell) requestFor(in roleInstance, req *scribev1.WriteRequest) *scribev1.WriteRequest {
+func requestFor[R ackRequest](c *Cell, in roleInstance, req R) R {
 	if in.role != scribev1.Role_ROLE_WRITEPROXY || req.GetAck() != scribev1.AckLevel_ACK_LEVEL_SPOOLED || c.given == nil || slices.Contains(c.given.Order(), in.url) {
 		return req
 	}
-	return &scribev1.WriteRequest{
-		Frames: req.GetFrames(), Ack: scribev1.AckLevel_ACK_LEVEL_COMMITTED, Follows: req.GetFollows(), Lingered: req.GetLingered(),
-	}
+	from := req.ProtoReflect()
+	to := from.New() // it shares the frames
+	from.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		to.Set(f, v)
+		return true
+	})
+	to.Set(to.Descriptor().Fields().ByName("ack"), protoreflect.ValueOfEnum(scribev1.AckLevel_ACK_LEVEL_COMMITTED.Number()))
+	return to.Interface().(R)
 }
 
 // tryWrite is try for a request that begins with a frame. One that follows others in flight goes where they went, or nowhere: a write
@@ -74,7 +88,7 @@ func (s writeService) tryWrite(
 			s.c.writers.Begin(stream, in)
 			defer s.c.writers.End(stream)
 		}
-		res, err := call(clientOf(s.c, in, rpc.NewWriteClient), s.c.requestFor(in, req))
+		res, err := call(clientOf(s.c, in, rpc.NewWriteClient), requestFor(s.c, in, req))
 		if err == nil {
 			s.c.mu.Lock()
 			s.c.mu.ordered[in] = res.GetOrdered()

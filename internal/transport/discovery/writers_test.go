@@ -100,15 +100,26 @@ func writeAt(ctx context.Context, c *Cell, level scribev1.AckLevel) error {
 	return err
 }
 
+func publishAt(ctx context.Context, c *Cell, level scribev1.AckLevel) error {
+	_, err := c.Write().Publish(ctx, &scribev1.PublishRequest{Category: "logs", Ack: level})
+	return err
+}
+
 // TestAgentKeepsItsWrites: what an agent answers for by itself waits for it while it stops and while it is away. Another host's agent would
 // overtake what it holds.
 func TestAgentKeepsItsWrites(t *testing.T) {
+	t.Run("write", func(t *testing.T) { keepAtAgent(t, "write", writeAt) })
+	t.Run("publish", func(t *testing.T) { keepAtAgent(t, "publish", publishAt) })
+}
+
+func keepAtAgent(t *testing.T, what string, write func(context.Context, *Cell, scribev1.AckLevel) error) {
+	t.Helper()
 	in(t, func(t *testing.T, w *world) {
 		one, two := w.start("one", agent, writeProxy, control), w.start("two", agent, writeProxy)
 		c := w.cell("one")
 		levels := []scribev1.AckLevel{scribev1.AckLevel_ACK_LEVEL_NONE, scribev1.AckLevel_ACK_LEVEL_SPOOLED}
 		for _, level := range levels {
-			if err := writeAt(t.Context(), c, level); err != nil {
+			if err := write(t.Context(), c, level); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -116,34 +127,34 @@ func TestAgentKeepsItsWrites(t *testing.T) {
 		one.write = func(context.Context) error { return rpc.Errorf(scribev1.Reason_REASON_SHUTTING_DOWN, "stopping") }
 		<-time.After(2 * refreshEvery)
 		for _, level := range levels {
-			if err := writeAt(t.Context(), c, level); rpc.ReasonOf(err) != scribev1.Reason_REASON_SHUTTING_DOWN {
+			if err := write(t.Context(), c, level); rpc.ReasonOf(err) != scribev1.Reason_REASON_SHUTTING_DOWN {
 				t.Errorf("%v while the agent stops: %v, want its own answer", level, err)
 			}
 		}
-		if err := writeAt(t.Context(), c, scribev1.AckLevel_ACK_LEVEL_COMMITTED); err != nil {
+		if err := write(t.Context(), c, scribev1.AckLevel_ACK_LEVEL_COMMITTED); err != nil {
 			t.Error("what waits for the commit, while the agent stops:", err)
 		}
-		if n := two.took("write"); n != 1 {
+		if n := two.took(what); n != 1 {
 			t.Errorf("the other host took %d writes, want the one that waits for the commit", n)
 		}
 		one.stop()
 		<-time.After(2 * refreshEvery)
 		for _, level := range levels {
-			if err := writeAt(t.Context(), c, level); rpc.ReasonOf(err) != scribev1.Reason_REASON_NO_BACKEND {
+			if err := write(t.Context(), c, level); rpc.ReasonOf(err) != scribev1.Reason_REASON_NO_BACKEND {
 				t.Errorf("%v while the agent is away: %v", level, err)
 			}
 		}
-		if n := two.took("write"); n != 0 {
+		if n := two.took(what); n != 0 {
 			t.Errorf("the other host took %d writes that the agent answers for", n)
 		}
 		one = w.start("one", agent, writeProxy, control)
 		<-time.After(2 * refreshEvery)
 		for _, level := range levels {
-			if err := writeAt(t.Context(), c, level); err != nil {
+			if err := write(t.Context(), c, level); err != nil {
 				t.Errorf("%v after the agent has come back: %v", level, err)
 			}
 		}
-		if n := one.took("write"); n != len(levels) {
+		if n := one.took(what); n != len(levels) {
 			t.Errorf("the agent took %d of %d writes", n, len(levels))
 		}
 	})
@@ -161,12 +172,14 @@ func TestSpooledElsewhereIsCommitted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			in(t, func(t *testing.T, w *world) {
 				one, two := w.start("one", given.roles...), w.start("two", agent, writeProxy)
-				if err := writeAt(t.Context(), w.cell("one"), scribev1.AckLevel_ACK_LEVEL_SPOOLED); err != nil {
-					t.Fatal(err)
-				}
-				got := max(one.mu.ack, two.mu.ack)
-				if got != given.want {
-					t.Errorf("the write arrived as %v, want %v", got, given.want)
+				for _, write := range []func(context.Context, *Cell, scribev1.AckLevel) error{writeAt, publishAt} {
+					one.mu.ack, two.mu.ack = 0, 0
+					if err := write(t.Context(), w.cell("one"), scribev1.AckLevel_ACK_LEVEL_SPOOLED); err != nil {
+						t.Fatal(err)
+					}
+					if got := max(one.mu.ack, two.mu.ack); got != given.want {
+						t.Errorf("the write arrived as %v, want %v", got, given.want)
+					}
 				}
 			})
 		})

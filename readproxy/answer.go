@@ -29,6 +29,8 @@ type fetchAnswer struct {
 	jobs     []blockJob
 	// cost is the memory of the blocks and of the encoded payloads, in bytes; own is that of the encoded payloads alone.
 	cost, own int64
+	// held is the memory of the request, which stays while it waits for a quota.
+	held int64
 }
 
 // answerItem is a requested payload.

@@ -70,6 +70,14 @@ const (
 	decodedShare = 4
 )
 
+// requestMemory returns about what Admit has charged for a request.
+func requestMemory(req *scribev1.FetchRequest) (n int64) {
+	for _, p := range req.GetPointers() {
+		n += int64(len(p))
+	}
+	return decodedShare * n
+}
+
 // Admit is called before n bytes of a request are read. The caller calls release once the request was answered.
 func (s *Server) Admit(n int64) (release func(), err error) {
 	release, err = s.gate.bodies.Admit(decodedShare * n)

@@ -61,7 +61,9 @@ func (s *Server) throttleAnswer(ctx context.Context, cat *scribev1.Category, l *
 	bytes := a.countBytes(0, len(a.items))
 	waiting, cancel := quota.WaitContext(ctx)
 	defer cancel()
-	w, after, ok := s.quotas.EnterLine(waiting, *l, bytes, 0)
+	// What waits keeps its request in memory, which is a bounded part of what there is for requests: so the waiting readers of one category
+	// leave room for those of others.
+	w, after, ok := s.quotas.EnterLine(waiting, *l, bytes, a.held)
 	if ok && w != nil {
 		begin := time.Now()
 		ok, after = s.quotas.AwaitTurn(waiting, *l, w, s.calls.Draining())

@@ -191,6 +191,7 @@ func (s *Server) serveFetch(ctx context.Context, req *scribev1.FetchRequest) (*s
 		}
 	}
 	a := newAnswer(s, encoding, cat, req, wanted)
+	a.held = requestMemory(req)
 	a.noteTailRead(req.GetSole())
 	if err := s.limitAnswer(ctx, cat, a, req.GetAcceptsSamples()); err != nil {
 		return nil, err

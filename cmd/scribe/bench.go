@@ -333,38 +333,64 @@ runs in this process on files, with the pause between flushes that it has on S3.
 }
 
 func newBenchNeighbour() *cobra.Command {
-	o := bench.NeighbourOptions{Quota: 256 << 10, Every: units.Duration(10 * time.Millisecond), Duration: units.Duration(20 * time.Second)}
-	var asJSON bool
+	o := bench.NeighbourOptions{
+		Quota: 256 << 10, Every: units.Duration(10 * time.Millisecond), Duration: units.Duration(20 * time.Second), Readers: 8, Stored: 32 << 20,
+	}
+	var (
+		asJSON, reads bool
+		count         = 1
+	)
 	cmd := &cobra.Command{
 		Use:   "neighbour",
 		Short: "Latency of quiet categories next to one far over its quota",
 		Long: `Measure the latency of committed writes to quiet categories, first alone, then while writers offer another category many times its quota,
-for each quota mode.`,
+for each quota mode. With --reads: the time in which a quiet category is opened and read to its end, first alone, then while readers read another
+one over and over, as fast as they can, under a quota for reading that blocks or throttles. Of several runs (--count) the one with the median
+ratio of 99th percentiles is shown; with --json all of them.`,
 		Example: `  scribe bench neighbour
+  scribe bench neighbour --reads --count 5
   scribe bench neighbour --quota 1MiB --excess 100 --duration 60s --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if o.Quota == 0 || o.Excess <= 0 || o.Quiet < 1 || o.Every <= 0 || o.Duration < second {
-				return usageError(errors.New("--quota, --excess, --quiet and --every must be above zero, --duration a second or more"))
+			if o.Quota == 0 || o.Excess <= 0 || o.Quiet < 1 || o.Every <= 0 || o.Duration < second || o.Readers < 1 || o.Stored < 1<<20 {
+				return usageError(errors.New("--quota, --excess, --quiet, --every and --readers must be above zero, --duration a second or more, --stored 1MiB or more"))
+			}
+			if err := checkRange("--count", 100, count); err != nil {
+				return err
 			}
 			if o.Workload, err = bench.NewWorkload("access-log"); err != nil {
 				return err
 			}
 			var reports []bench.NeighbourReport
-			for _, o.Mode = range []scribev1.QuotaMode{
+			measure, modes := bench.Neighbour, []scribev1.QuotaMode{
 				scribev1.QuotaMode_QUOTA_MODE_BLOCK, scribev1.QuotaMode_QUOTA_MODE_THROTTLE, scribev1.QuotaMode_QUOTA_MODE_SAMPLE,
-			} {
-				r, err := measureCell(cmd, nil, bench.Neighbour, o)
-				if err != nil {
-					return err
+			}
+			if reads { // who samples does not hold its readers back
+				measure, modes = bench.NeighbourReads, modes[:2]
+			}
+			for _, o.Mode = range modes {
+				var runs []bench.NeighbourReport
+				for range count {
+					r, err := measureCell(cmd, nil, measure, o)
+					if err != nil {
+						return err
+					}
+					runs = append(runs, r)
 				}
-				reports = append(reports, r)
+				if !asJSON {
+					runs = []bench.NeighbourReport{bench.MedianOf(runs)}
+				}
+				reports = append(reports, runs...)
 			}
 			return printReports(cmd.OutOrStdout(), asJSON, reports, bench.NeighbourTable)
 		},
 	}
 	fs := cmd.Flags()
-	fs.Var(&o.Quota, "quota", "bytes a second that the noisy category may write")
+	fs.BoolVar(&reads, "reads", false, "measure reading")
+	fs.IntVar(&o.Readers, "readers", o.Readers, "with --reads: readers of the noisy category")
+	fs.Var(&o.Stored, "stored", "with --reads: bytes that the noisy category has")
+	fs.IntVar(&count, "count", count, "runs of each mode, up to 100")
+	fs.Var(&o.Quota, "quota", "bytes a second that the noisy category may write, or be read")
 	fs.Float64Var(&o.Excess, "excess", 100, "how many times its quota it is offered")
 	fs.IntVar(&o.Quiet, "quiet", 10, "quiet categories")
 	fs.Var(&o.Every, "every", "pause between two of their writes")

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"scribe/internal/testkit/testsize"
 )
 
 const (
@@ -141,6 +143,37 @@ func TestReplayOfADay(t *testing.T) {
 				t.Errorf("%.1f logs are open for each one used", r.logSeconds/r.needSeconds)
 			}
 		})
+	}
+}
+
+// TestReplayOfTwoWeeks: beside the peak of each day there is a burst on one night of the week, tenfold and without any rise. In the second week
+// no write waits, that burst included, and no day has the plan go to and fro.
+func TestReplayOfTwoWeeks(t *testing.T) {
+	const dayLong = 24 * time.Hour
+	usual := day(3 * testTarget)
+	r := newReplay(t, func(at time.Duration) float64 {
+		rate := usual(at)
+		if since := at % (7 * dayLong); since >= 51*time.Hour && since < 51*time.Hour+30*time.Minute {
+			rate = 30 * testTarget
+		}
+		return rate
+	})
+	r.run(time.Hour, false)
+	for n := time.Duration(1); n <= testsize.Test[time.Duration](14, 4, 4); n++ {
+		r.waits, r.plans, r.turns, r.grew = 0, 0, 0, 0
+		r.needSeconds, r.logSeconds, r.most, r.least = 0, 0, 0, math.MaxInt
+		r.opened = r.opened[len(r.opened)-1:]
+		r.run(n*dayLong, true)
+		t.Logf("day %d: %d plans, %d turns, %d to %d logs open, %.2f open for each one used, %d s waited", n, r.plans, r.turns, r.least, r.most, r.logSeconds/r.needSeconds, r.waits)
+		if first := n == 3; first != (r.waits > 0) {
+			t.Errorf("day %d: write proxies needed a log that was not open in %d seconds; only the first burst can't be known", n, r.waits)
+		}
+		if r.turns > 8 || r.plans > 50 {
+			t.Errorf("day %d: the plan went to and fro: %d changes, %d turns", n, r.plans, r.turns)
+		}
+		if r.least > 1 && n != 3 && n != 4 && n != 10 && n != 11 {
+			t.Errorf("day %d: at night %d logs are open, want one", n, r.least)
+		}
 	}
 }
 

@@ -115,7 +115,7 @@ const (
 func (l *tokenLapse) isOver(now time.Time, c *consumerOptions) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.last.IsZero() || now.Sub(l.last) > max(refusedAgain, 3*c.backoffMax) {
+	if now.Sub(l.last) > max(refusedAgain, 3*c.backoffMax) {
 		l.since = now
 	}
 	l.last = now

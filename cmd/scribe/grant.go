@@ -3,12 +3,12 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -197,7 +197,6 @@ process that is asked. --role adds roles that an issuer's token would give.`,
 
 // readTokenText reads the text of a token from a file, or from standard input.
 func readTokenText(cmd *cobra.Command, file string) (string, error) {
-	const most = 64 << 10 // no header is longer
 	from := cmd.InOrStdin()
 	if file != "-" {
 		f, err := os.Open(file)
@@ -207,14 +206,11 @@ func readTokenText(cmd *cobra.Command, file string) (string, error) {
 		defer func() { _ = f.Close() }() // it was only read
 		from = f
 	}
-	text, err := io.ReadAll(io.LimitReader(from, most+1))
+	text, err := rpc.ReadToken(from)
 	if err != nil {
-		return "", fmt.Errorf("--token-file: %w", err)
+		return "", usageError(fmt.Errorf("--token-file: %s: %w", file, err))
 	}
-	if token := strings.TrimSpace(string(text)); token != "" && len(text) <= most {
-		return token, nil
-	}
-	return "", usageError(fmt.Errorf("--token-file: %s has no token", file))
+	return text, nil
 }
 
 // describeProof says whom a token proves.

@@ -126,7 +126,7 @@ func (p *process) keepRunning() {
 		p.life = nil
 		p.mu.Unlock()
 		p.sever(l)
-		p.disk.crash(false) // what is left of it has no lock, and writes nothing any more
+		p.disk.crash(false) // goroutines that it leaves behind hold no lock of the disk, and no longer write to it
 		p.w.note("%s does not start: %v", p.plan.Name, err)
 		time.Sleep(time.Second)
 	}

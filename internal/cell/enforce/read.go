@@ -149,12 +149,7 @@ type ticketChecker struct {
 	as principal.Principal
 	// namesakes are known once a ticket was not the reader's, the one found last first.
 	namesakes []principal.Principal
-	looked    bool
-	strangers int // tickets that were of none of them
 }
-
-// maxStrangers bounds the tickets of a fetch for which all namesakes are tried, which takes up to half a millisecond each.
-const maxStrangers = 4
 
 // check is CheckTicket for the reader, whose token may have been replaced since its stream began.
 func (c *ticketChecker) check(ticket []byte, category string, pointer []byte, now time.Time) (access.Place, access.Cause) {
@@ -162,11 +157,8 @@ func (c *ticketChecker) check(ticket []byte, category string, pointer []byte, no
 	if cause != access.BadTicket {
 		return at, cause
 	}
-	if !c.looked {
-		c.looked, c.namesakes = true, append(c.set.Namesakes(c.reader), c.reader)
-	}
-	if c.strangers > maxStrangers {
-		return at, cause
+	if c.namesakes == nil {
+		c.namesakes = append(c.set.Namesakes(c.reader), c.reader)
 	}
 	for i, p := range c.namesakes {
 		if other, otherCause := c.set.CheckTicket(ticket, p, category, pointer, now); otherCause != access.BadTicket {
@@ -174,6 +166,5 @@ func (c *ticketChecker) check(ticket []byte, category string, pointer []byte, no
 			return other, otherCause
 		}
 	}
-	c.strangers++
-	return at, cause
+	return at, cause // it ends the fetch, so all namesakes are tried once at most
 }

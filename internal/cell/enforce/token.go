@@ -3,6 +3,7 @@ package enforce
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 
 	"google.golang.org/protobuf/proto"
@@ -52,7 +53,7 @@ func (s accessService) CheckAccess(ctx context.Context, req *scribev1.CheckAcces
 
 // explainRefusal says why a token proves nothing.
 func explainRefusal(err error) string {
-	if refused, ok := err.(*access.TokenError); ok && refused.Err == nil { //nolint:errorlint // prove makes it
+	if refused, ok := errors.AsType[*access.TokenError](err); ok && refused.Err == nil {
 		return refused.Cause.Explain()
 	}
 	return fmt.Sprintf("the token proves nothing: %v", err)

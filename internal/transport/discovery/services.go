@@ -52,17 +52,9 @@ func (s writeService) Publish(ctx context.Context, req *scribev1.PublishRequest)
 	if err != nil {
 		return nil, err
 	}
-	publish := func(in roleInstance) (*scribev1.PublishResponse, error) {
+	return tryFrom(ctx, s.c, isRefused, ch, rolesBeside(ch, req.GetAck()), func(in roleInstance) (*scribev1.PublishResponse, error) {
 		return clientOf(s.c, in, rpc.NewWriteClient).Publish(ctx, requestFor(s.c, in, req))
-	}
-	res, err := tryChosen(ctx, s.c, isRefused, ch, publish)
-	if s.c.mustStay(ch, req.GetAck()) {
-		return res, err
-	}
-	if others := s.c.chooseOthers(ctx, ch, err, writers); len(others.urls) > 0 {
-		return tryChosen(ctx, s.c, isRefused, others, publish)
-	}
-	return res, err
+	})
 }
 
 // readStreams are the roles that serve streams.
@@ -189,6 +181,13 @@ func try[T any](ctx context.Context, c *Cell, elsewhere func(error) bool, roles 
 		var zero T
 		return zero, err
 	}
+	return tryFrom(ctx, c, elsewhere, ch, roles, call)
+}
+
+// tryFrom is try that begins with instances that were chosen. Without roles there are no others.
+func tryFrom[T any](
+	ctx context.Context, c *Cell, elsewhere func(error) bool, ch instanceChoice, roles []scribev1.Role, call func(roleInstance) (T, error),
+) (T, error) {
 	res, err := tryChosen(ctx, c, elsewhere, ch, call)
 	if others := c.chooseOthers(ctx, ch, err, roles); len(others.urls) > 0 {
 		return tryChosen(ctx, c, elsewhere, others, call)
@@ -198,7 +197,7 @@ func try[T any](ctx context.Context, c *Cell, elsewhere func(error) bool, roles 
 
 // chooseOthers returns the instances that took over from those that were chosen, if these are stopping.
 func (c *Cell) chooseOthers(ctx context.Context, chosen instanceChoice, refusal error, roles []scribev1.Role) (others instanceChoice) {
-	if refusal == nil || rpc.ReasonOf(refusal) != scribev1.Reason_REASON_SHUTTING_DOWN || len(chosen.urls) > maxTries || ctx.Err() != nil {
+	if len(roles) == 0 || refusal == nil || rpc.ReasonOf(refusal) != scribev1.Reason_REASON_SHUTTING_DOWN || len(chosen.urls) > maxTries || ctx.Err() != nil {
 		return others
 	}
 	others, err := c.chooseInstances(ctx, nil, roles...)

@@ -41,9 +41,12 @@ func (c *Cell) chooseWriters(ctx context.Context, level scribev1.AckLevel) (inst
 	return ch, err
 }
 
-// mustStay reports whether a write goes nowhere but to the chosen instance.
-func (c *Cell) mustStay(ch instanceChoice, level scribev1.AckLevel) bool {
-	return isForAgent(level) && ch.role == scribev1.Role_ROLE_SCRIBED
+// rolesBeside returns the roles of those that may take a write over when the chosen instances stop; none for what stays with its agent.
+func rolesBeside(ch instanceChoice, level scribev1.AckLevel) []scribev1.Role {
+	if isForAgent(level) && ch.role == scribev1.Role_ROLE_SCRIBED {
+		return nil
+	}
+	return writers
 }
 
 // ackRequest is a request that waits for an acknowledgement.
@@ -77,8 +80,9 @@ func (s writeService) tryWrite(
 	if err != nil {
 		return nil, err
 	}
-	stream := streamOf(first)
+	stream, others := streamOf(first), rolesBeside(ch, req.GetAck())
 	if len(req.GetFollows()) > 0 {
+		others = nil
 		if ch.urls = s.c.chooseOrdered(stream, ch); len(ch.urls) == 0 {
 			return nil, rpc.Errorf(scribev1.Reason_REASON_OUT_OF_ORDER, "no server is known to keep the order of several requests: send one at a time")
 		}
@@ -96,14 +100,7 @@ func (s writeService) tryWrite(
 		}
 		return res, err
 	}
-	res, err := tryChosen(ctx, s.c, isRefused, ch, write)
-	if len(req.GetFollows()) > 0 || s.c.mustStay(ch, req.GetAck()) {
-		return res, err
-	}
-	if others := s.c.chooseOthers(ctx, ch, err, writers); len(others.urls) > 0 {
-		return tryChosen(ctx, s.c, isRefused, others, write)
-	}
-	return res, err
+	return tryFrom(ctx, s.c, isRefused, ch, others, write)
 }
 
 // chooseOrdered returns the one instance for a request that follows others in flight, or none: that which has what is in flight of its

@@ -113,13 +113,22 @@ func readTokenFile(path string) (string, error) {
 		return "", err
 	}
 	defer func() { _ = f.Close() }() // it was only read
-	text, err := io.ReadAll(io.LimitReader(f, maxTokenFile+1))
+	text, err := ReadToken(f)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	return text, nil
+}
+
+// ReadToken returns the text of the token that r has, and nothing else but space.
+func ReadToken(r io.Reader) (string, error) {
+	text, err := io.ReadAll(io.LimitReader(r, maxTokenFile+1))
 	if err != nil {
 		return "", err
 	}
 	token := strings.TrimSpace(string(text))
 	if token == "" || len(text) > maxTokenFile {
-		return "", fmt.Errorf("%s has no token: want one, of at most %d bytes", path, maxTokenFile)
+		return "", fmt.Errorf("there is no token: want one, of at most %d bytes", maxTokenFile)
 	}
 	return token, nil
 }

@@ -341,8 +341,7 @@ func (e *Engine) Close() error {
 }
 
 // closeFolder stops the committer and releases the folder. After a failure it does not, since Pebble's Close may never return.
-func (e *Engine) closeFolder() (err error) {
-	defer func() { err = caught(recover(), err) }()
+func (e *Engine) closeFolder() error {
 	e.metrics.set.Unregister()
 	close(e.stop)
 	if e.replica != nil {
@@ -357,7 +356,7 @@ func (e *Engine) closeFolder() (err error) {
 	if err := e.Err(); err != nil { // a flush failed in the meantime
 		return err
 	}
-	err = e.guard.unlessLost(func() error {
+	err := e.guard.unlessLost(func() error {
 		b := e.db.NewBatch()
 		setNumber(b, schema.MetaClock, e.clock.exactBound())
 		return errors.Join(e.commitSynced(b), b.Close())
@@ -366,8 +365,7 @@ func (e *Engine) closeFolder() (err error) {
 }
 
 // releaseFolder closes everything that openFolder opened.
-func (e *Engine) releaseFolder() (err error) {
-	defer func() { err = caught(recover(), err) }()
+func (e *Engine) releaseFolder() error {
 	return errors.Join(e.guard.unlessLost(e.db.Close), e.lock.Close())
 }
 

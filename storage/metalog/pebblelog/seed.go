@@ -250,12 +250,11 @@ func (c *logCommitter) emptyFolder() error {
 
 // exchangeFiles closes the database, exchanges its files, and opens it. No calls are admitted, so nobody else uses it. An error leaves no
 // usable folder: the next process goes on.
-func (c *logCommitter) exchangeFiles(exchange func() error) (err error) {
+func (c *logCommitter) exchangeFiles(exchange func() error) error {
 	e := c.e
-	defer func() { err = caught(recover(), err) }()
 	e.guard.armed.Store(false)
 	defer e.guard.arm()
-	err = e.guard.unlessLost(func() error {
+	err := e.guard.unlessLost(func() error {
 		if err := e.db.Close(); err != nil && !isDamaged(err) {
 			return err
 		}

@@ -3,6 +3,7 @@ package faults
 import (
 	"errors"
 	"math/rand/v2"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -74,6 +75,7 @@ func startLogs(t *testing.T) *cell {
 	l := layout{host: "127.0.0.1"}
 	c := &cell{t: t, dir: t.TempDir(), env: []string{"SCRIBE_LEASE_TTL=" + leaseTTL.String(), "SCRIBE_METADATA_CACHE=16MiB"}}
 	if n := program.CountNodes(t); n > 0 {
+		c.env = append(c.env, "SCRIBE_BLOB_PATH="+filepath.Join(c.dir, "blobs"))
 		c.addNodes(n, l)
 	} else {
 		c.addServer(controlPlane, l)

@@ -1,5 +1,7 @@
 package sql
 
+import "strings"
+
 // Clause is a part of a text that begins with a word.
 type Clause struct {
 	Word string
@@ -9,16 +11,21 @@ type Clause struct {
 }
 
 // SplitClauses splits a text that consists of clauses, each of which begins with one of some words, in lower case. Such a word begins a clause
-// wherever it stands outside of quotes and parentheses: a column of that name needs quotes. Errors are of type *[Error].
+// wherever it stands outside of quotes and parentheses: a column of that name needs quotes. A comment, which could hide such a word, is an error. Errors are of type
+// *[Error].
 func SplitClauses(text string, words ...string) ([]Clause, error) {
 	return parseText(text, nil, func(p *queryParser) []Clause { return p.splitClauses(words) })
 }
 
 func (p *queryParser) splitClauses(words []string) []Clause {
 	var clauses []Clause
-	depth := 0
-	for ; p.token().kind != end; p.i++ {
+	depth, last := 0, 0
+	for ; ; p.i++ {
 		t := p.token()
+		p.refuseIf(strings.TrimSpace(p.text[last:t.pos]) != "", "Leave it out.", "there is a comment before this")
+		if last = t.end; t.kind == end {
+			break
+		}
 		switch {
 		case t.kind == symbol && (t.text == "(" || t.text == "["):
 			depth++

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 	"testing"
@@ -149,4 +150,27 @@ func restrictionOf(t testing.TB, texts ...string) *restrict.Restriction {
 		}
 	}
 	return restrict.New(limits...)
+}
+
+// TestSealedPointer: a reader with a restriction can't compare the checksum of a block with what it makes up; the read proxy gets the pointer that was stored.
+func TestSealedPointer(t *testing.T) {
+	records := recordsOf(t, "alice read:a")
+	keyRecord(t, records, 1)
+	s, limited, mine, alice := setOf(t, records), restrictionOf(t, "hide card"), samplePointer(nil), client("alice")
+	seen := map[string]bool{}
+	for lsn := range uint64(4) {
+		at := Place{Shard: 1, LSN: lsn}
+		sealed := s.SealPointer(mine, at, limited)
+		if bytes.Equal(sealed, mine) || len(sealed) != len(mine) || seen[string(sealed)] {
+			t.Errorf("at LSN %d the pointer is %x, it was %x", lsn, sealed, mine)
+		}
+		seen[string(sealed)] = true
+		ticket := s.SignTicket(alice, "a", at, sealed, limited, noon)
+		if _, cause := s.CheckTicket(ticket, alice, "a", sealed, limited, noon); cause != Allowed {
+			t.Errorf("the ticket of a sealed pointer: %v", cause)
+		}
+		if got := s.UnsealPointer(ticket, sealed); !bytes.Equal(got, mine) {
+			t.Errorf("opened again it is %x, it was %x", got, mine)
+		}
+	}
 }

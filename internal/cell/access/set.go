@@ -240,13 +240,17 @@ func (s *Set) Decide(p principal.Principal, what Permission, category, owner str
 	return denied(of)
 }
 
-// RestrictionOf returns to which rows and columns a principal is limited in what it may do to a category, of those that Decide allows; nil if it is not.
+// RestrictionOf returns to which rows and columns a principal is limited in what it may do to a category; nil if it is not. Who may not do it is limited to nothing: its right
+// may have ended since Decide was asked.
 func (s *Set) RestrictionOf(p principal.Principal, what Permission, category, owner string, now time.Time) *restrict.Restriction {
 	if p.Kind == principal.Member || !s.Closed() {
 		return nil
 	}
 	own, of, cause := s.rightsOf(p, now)
-	if cause != Allowed || isOperator(p) && what&(OfCell|Manage) != 0 {
+	switch {
+	case cause != Allowed:
+		return restrict.Nothing()
+	case isOperator(p) && what&(OfCell|Manage) != 0:
 		return nil
 	}
 	var limits []restrict.Limit
@@ -262,8 +266,11 @@ func (s *Set) RestrictionOf(p principal.Principal, what Permission, category, ow
 		collect(of)
 		s.roleThat(p, of, collect)
 	}
-	if all {
+	switch {
+	case all:
 		return nil
+	case len(limits) == 0:
+		return restrict.Nothing()
 	}
 	return restrict.New(limits...)
 }

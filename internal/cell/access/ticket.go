@@ -95,6 +95,37 @@ func (s *Set) CheckTicket(ticket []byte, p principal.Principal, category string,
 	return Place{Shard: binary.LittleEndian.Uint64(ticket[13:]), LSN: binary.LittleEndian.Uint64(ticket[21:])}, Allowed
 }
 
+// SealPointer returns a pointer for a reader with a restriction: the checksum of its block, with which the reader could try out what is in rows and columns that it may not
+// see, is under a mask, which UnsealPointer takes off. Its ticket is signed afterwards, by the same Set. nil if the pointer can't be decoded.
+func (s *Set) SealPointer(encoded []byte, at Place, r *restrict.Restriction) []byte {
+	return maskChecksum(encoded, s.keys[s.newest], s.newest, at, r.Digest())
+}
+
+// UnsealPointer returns the pointer that SealPointer was given, by its ticket, which CheckTicket has allowed.
+func (s *Set) UnsealPointer(ticket, sealed []byte) []byte {
+	if len(ticket) != restrictedLen {
+		return sealed
+	}
+	id := binary.LittleEndian.Uint32(ticket[1:])
+	at := Place{Shard: binary.LittleEndian.Uint64(ticket[13:]), LSN: binary.LittleEndian.Uint64(ticket[21:])}
+	return maskChecksum(sealed, s.keys[id], id, at, restrict.Digest(ticket[ticketHead:ticketHead+restrict.DigestLen]))
+}
+
+// maskChecksum puts the mask of a place and a restriction on the checksum of a pointer's block, or takes it off.
+func maskChecksum(encoded, key []byte, id uint32, at Place, d restrict.Digest) []byte {
+	p, err := pointer.Decode(encoded)
+	if err != nil {
+		return nil
+	}
+	m := hmac.New(sha256.New, key)
+	m.Write([]byte("scribe block checksum"))
+	head := binary.LittleEndian.AppendUint32(nil, id)
+	head = binary.LittleEndian.AppendUint64(head, at.Shard)
+	m.Write(append(binary.LittleEndian.AppendUint64(head, at.LSN), d[:]...))
+	p.BlockCRC ^= binary.LittleEndian.Uint32(m.Sum(nil))
+	return pointer.Append(nil, &p)
+}
+
 // maxNamesakes bounds the tokens of one principal that a reader may have replaced.
 const maxNamesakes = 512
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"scribe/internal/cell/access"
 	"scribe/internal/role/restrict"
 	"scribe/internal/transport/principal"
@@ -71,7 +73,11 @@ func (s readStreamService) Stream(ctx context.Context, recv func(context.Context
 		if entries := res.GetEntries().GetEntries(); len(entries) > 0 && s.e.Closed() && p.Kind != principal.Member {
 			set, now := s.e.rights.Set(), s.e.now()
 			for _, entry := range entries {
-				entry.Ticket = set.SignTicket(p, category, access.Place{Shard: entry.GetShard(), LSN: entry.GetLsn()}, entry.GetPointer(), limited, now)
+				at := access.Place{Shard: entry.GetShard(), LSN: entry.GetLsn()}
+				if limited != nil { // the entry is a copy
+					entry.Pointer = set.SealPointer(entry.GetPointer(), at, limited)
+				}
+				entry.Ticket = set.SignTicket(p, category, at, entry.GetPointer(), limited, now)
 			}
 		}
 		return send(res)
@@ -121,6 +127,12 @@ func (s readProxyService) Fetch(ctx context.Context, req *scribev1.FetchRequest)
 			return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "fetch: your grants on category %q are limited to some rows and columns, and this client is older than that: use a newer one", shortenName(req.GetCategory()))
 		}
 		ctx = restrict.NewContext(ctx, limited)
+		if set := s.e.rights.Set(); len(req.GetTickets()) > 0 { // of a member's request the pointers are as they are stored
+			req = proto.CloneOf(req)
+			for i, ticket := range req.GetTickets() {
+				req.Pointers[i] = set.UnsealPointer(ticket, req.GetPointers()[i])
+			}
+		}
 	}
 	return s.ReadProxyService.Fetch(ctx, req)
 }

@@ -79,10 +79,10 @@ func (e *Enforcer) restrictCategory(c *scribev1.Category, r *restrict.Restrictio
 	table, err := e.tables.TableOf(c, r)
 	if err != nil {
 		c.Schema = ""
-		return c
+	} else {
+		c.Schema = schema.HistoryOf(table.Schema()).Marshal()
 	}
-	c.Schema = schema.HistoryOf(table.Schema()).Marshal()
-	if table.Rewritten() {
+	if err != nil || table.Rewritten() {
 		// By which field messages are placed may be hidden, and means nothing in messages that are made anew: their readers read all shards.
 		c.ShardBy, c.ShardField, c.FormerLayouts, c.LayoutsForgotten = scribev1.ShardBy_SHARD_BY_UNSPECIFIED, "", nil, true
 	}
@@ -105,18 +105,26 @@ func (e *Enforcer) schemaRestriction(ctx context.Context, c *scribev1.Category) 
 	if e.IsFree(ctx) || e.mayTo(ctx, access.Manage, c) {
 		return nil
 	}
+	// One look at the rights: they may end between two.
 	p, set, now := principal.FromContext(ctx), e.rights.Set(), e.now()
-	var first *restrict.Restriction
+	may := func(what access.Permission) bool {
+		return set.Decide(p, what, c.GetName(), c.GetOwner(), now) == access.Allowed
+	}
+	first := restrict.Nothing()
+	if may(access.Write) || may(access.Group) {
+		first = nil
+	}
+	found := false
 	for _, what := range []access.Permission{access.Read, access.Query} {
-		if !e.mayTo(ctx, what, c) {
+		if !may(what) {
 			continue
 		}
 		r := set.RestrictionOf(p, what, c.GetName(), c.GetOwner(), now)
 		if r == nil {
 			return nil
 		}
-		if first == nil {
-			first = r
+		if !found {
+			first, found = r, true
 		}
 	}
 	return first

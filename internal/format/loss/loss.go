@@ -141,6 +141,17 @@ func IsReport(f *record.Frame) bool {
 	return is
 }
 
+// Redact returns the frame of a report anew for readers who may not see all of a category: with its counts, times and reasons, and without host and agent, a key, other attributes,
+// and whatever else its message has. IsReport must be true.
+func Redact(f *record.Frame) ([]byte, error) {
+	_, r, is, err := inFrame(f.Bytes)
+	if err != nil || !is {
+		return nil, fmt.Errorf("%w: not a report: %w", ErrInvalid, err)
+	}
+	r.Host, r.Agent = "", ""
+	return AppendFrame(nil, f.CategoryName(), f.Shard, f.BaseTime, &r)
+}
+
 // inFrame returns the logical shard of a frame, and its report if it is one.
 func inFrame(b []byte) (shard uint32, r Report, is bool, err error) {
 	h, err := record.ParseHeader(b)

@@ -198,6 +198,13 @@ func New(limits ...Limit) *Restriction {
 	return r
 }
 
+// Nothing returns a restriction under which nothing may be read. It is no header's.
+func Nothing() *Restriction {
+	r, sum := &Restriction{}, sha256.Sum256([]byte("scribe restriction to nothing"))
+	copy(r.digest[:], sum[:])
+	return r
+}
+
 // Digest returns the restriction's digest.
 func (r *Restriction) Digest() Digest {
 	if r == nil {

@@ -58,6 +58,13 @@ func (t *Table) splitFrames(payload []byte) (frames []storedFrame, rows []byte, 
 			return nil, nil, err
 		}
 		s := storedFrame{Frame: f, report: loss.IsReport(&f), begin: index}
+		if s.report {
+			// Made anew: whoever writes can mark a message as a report, with whatever else is in it. What can't be is a message as others.
+			redacted, err := loss.Redact(&f)
+			if s.report = err == nil; s.report {
+				s.Bytes = redacted
+			}
+		}
 		if !s.report && f.Encoding != record.EncodingMessages && !t.rewritten {
 			continue
 		}

@@ -51,6 +51,9 @@ const maxMakers = 64
 // Compile applies a restriction to a version of a category's schema. It fails with ErrInapplicable, so that nothing may be read, if a column that a limit names
 // is not there: it may have been renamed, and its values would come by another name.
 func Compile(s *schema.Schema, r *Restriction) (*Table, error) {
+	if len(r.limits) == 0 {
+		return nil, inapplicable("nothing of it may be read")
+	}
 	if len(r.limits) > MaxLimits {
 		return nil, inapplicable("%d different limits, at most %d are allowed: give fewer rules with conditions", len(r.limits), MaxLimits)
 	}
@@ -100,20 +103,11 @@ func (t *Table) bindLimit(l *Limit) (expr.Expr, error) {
 	if err != nil {
 		return nil, inapplicable("condition %q: %w", l.Where, oneLine(err))
 	}
-	var forms [2]string
-	var where expr.Expr
-	for i := range forms {
-		bound, err := plan.BindPredicate(parsed, t.source, plan.Options{Now: time.Unix(int64(i+1)*86_400_001, 0)})
-		if err != nil {
-			return nil, inapplicable("condition %q over version %d of the schema: %w", l.Where, t.source.Version, oneLine(err))
-		}
-		if where = bound.Where; where != nil {
-			forms[i] = expr.Key(where)
-		}
+	bound, err := plan.BindPredicate(parsed, t.source, plan.Options{Now: time.Unix(0, 0), Timeless: true})
+	if err != nil {
+		return nil, inapplicable("condition %q over version %d of the schema: %w", l.Where, t.source.Version, oneLine(err))
 	}
-	if forms[0] != forms[1] {
-		return nil, inapplicable("condition %q depends on the time of the query: leave out now()", l.Where)
-	}
+	where := bound.Where
 	terms := expr.Conjuncts(where)
 	for _, term := range terms {
 		var at string

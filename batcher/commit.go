@@ -179,6 +179,8 @@ func (b *Batcher) handleRefusal(ctx context.Context, p *flushPart, err error) {
 	case errors.Is(err, metalog.ErrClosed):
 		b.waitForEngine(ctx, p, err)
 		return
+	case errors.As(err, new(*metalog.SpreadError)): // a log has moved to another engine: what follows divides the part
+		p.refusals++
 	default: // invalid or damaged
 		p.failAll(b.storageErrorInfo(ctx, err))
 		return

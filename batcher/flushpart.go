@@ -12,6 +12,7 @@ import (
 	"scribe/batcher/logqueue"
 	"scribe/internal/format/pointer"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/metalog"
 )
 
 // flushPart becomes durable in one blob and one transaction: a flush, or log batches divided off from one because some logs were
@@ -243,6 +244,7 @@ func (p *flushPart) nextStep(st *logqueue.Status, now time.Time, stallAfter time
 func (b *Batcher) writePart(ctx context.Context, p *flushPart) {
 	committed := false
 	for !committed && !p.isEmpty() {
+		b.divideByEngine(ctx, p)
 		now, slot := b.now(), b.deps.Slot()
 		st := b.queues.Inspect(&p.Part, p.entries, slot, now, true)
 		b.openLogs(ctx, st.Open)
@@ -334,6 +336,31 @@ func (b *Batcher) divideStalled(ctx context.Context, p *flushPart, st *logqueue.
 	})
 	if rest != p {
 		b.startPart(ctx, rest)
+	}
+}
+
+// divideByEngine divides off the batches whose logs are in other metadata engines than the first one's: a transaction, and so a part, is of one
+// engine. Before the part has a blob that costs as many blobs as there are engines; where a log has moved since, the blob is put again.
+func (b *Batcher) divideByEngine(ctx context.Context, p *flushPart) {
+	engines, ok := b.deps.Log.(metalog.Placer)
+	if !ok || len(p.batches) < 2 {
+		return
+	}
+	first := engines.EngineOf(p.batches[0].shard)
+	var others []string // in order, so that a simulated run can be repeated
+	elsewhere := make(map[string][]*logBatch)
+	for _, g := range p.batches[1:] {
+		at := engines.EngineOf(g.shard)
+		if at == first {
+			continue
+		}
+		if elsewhere[at] == nil {
+			others = append(others, at)
+		}
+		elsewhere[at] = append(elsewhere[at], g)
+	}
+	for _, at := range others {
+		b.startPart(ctx, b.dividePart(p, elsewhere[at]))
 	}
 }
 

@@ -13,6 +13,10 @@ func TestAudit(t *testing.T) {
 	id := w.cell.create(time.Hour, w.clock.Now())
 	expired := w.write(1, 72, id)
 	orphan := w.put(2, 72, id)
+	away := w.put(6, 72, id) // what its log's new engine has of it is not known here
+	if _, err := w.log.MoveOut(w.ctx, away.append.Shards[0].Shard, "a", "b"); err != nil {
+		t.Fatal(err)
+	}
 	damaged := pointer.Key(72, pointer.MakeBlobID(w.clock.Now(), [10]byte{9}))
 	if err := w.blobs.Put(w.ctx, damaged, make([]byte, 1000)); err != nil {
 		t.Fatal(err)
@@ -36,7 +40,7 @@ func TestAudit(t *testing.T) {
 	unknown := w.put(4, 72, id)
 	want := map[string]FindingKind{
 		expired.key: FindingExpired, orphan.key: FindingOrphan, damaged: FindingDamaged, lost.key: FindingMissing, young.key: FindingYoung,
-		unknown.key: FindingUnknown,
+		unknown.key: FindingUnknown, away.key: FindingUnknown,
 	}
 	result, err := Audit(w.ctx, w.log, w.blobs, []AuditCategory{{id, "c"}}, func(f Finding) error {
 		if want[f.Key] != f.Kind {
@@ -48,7 +52,7 @@ func TestAudit(t *testing.T) {
 		delete(want, f.Key)
 		return nil
 	})
-	if err != nil || len(want) > 0 || result.Blobs != 6 || result.Pointers != 2 {
+	if err != nil || len(want) > 0 || result.Blobs != 7 || result.Pointers != 2 {
 		t.Errorf("%v; not found: %v; %+v", err, want, result)
 	}
 }

@@ -19,7 +19,8 @@ type blobStatus struct {
 	// dead: no pointer refers to it, and none ever will. kind is the reason: kindExpired or kindOrphan.
 	dead bool
 	kind string
-	// unknown: a writer's epoch is newer than the engine's epoch of its log, so the engine does not know the blob's history.
+	// unknown: a writer's epoch is newer than the engine's epoch of its log, or the log has moved to or from another engine, so the engine does not
+	// know the blob's history.
 	unknown bool
 	// gone: it was deleted in the meantime.
 	gone bool
@@ -29,6 +30,9 @@ type blobStatus struct {
 
 // classifyBlob classifies the blob of a footer. The blob's id must be below a boundary that the engine had before the call. retention
 // returns a category's retention, 0 when it is not known.
+//
+// The states must be those of whole logs: of a log that has moved between engines, one engine has a part, and would take what another one
+// refers to for an orphan.
 //
 // A position at or after the log's tail will never get a pointer to this blob: the engine refuses the append. The record at a position
 // before the log's first one was trimmed. Between them, the record at the position decides.
@@ -46,7 +50,7 @@ func classifyBlob(
 		switch st := states[e.Shard]; {
 		case st.Epoch == 0 && st.Sealed: // erased with its category
 			status.kind = kindExpired
-		case e.Epoch > st.Epoch:
+		case e.Epoch > st.Epoch, st.MovedTo != "", st.MovedFrom != "": // one engine knows a part of a log that moved
 			return blobStatus{unknown: true}, nil
 		case e.LSN < st.FirstLSN:
 			status.kind = kindExpired

@@ -153,8 +153,8 @@ func (r *blobSweeper) examineBlob(ctx context.Context, info blob.Info) (blobStat
 	return status, nil
 }
 
-// errUnknownEpoch is why a blob is kept whose writer the engine does not know.
-var errUnknownEpoch = errors.New("its writer's epoch is unknown to the metadata engine: the blob is another cell's, or the engine was restored")
+// errUnknownEpoch is why a blob is kept whose writer or log the engine does not know.
+var errUnknownEpoch = errors.New("its writer's epoch is unknown to the metadata engine: the blob is another cell's, or the engine was restored, or its log has moved to or from another engine")
 
 // countKept counts and logs a blob that is kept because its references are unknown.
 func (r *blobSweeper) countKept(ctx context.Context, info blob.Info, reason string, err error) {

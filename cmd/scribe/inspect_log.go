@@ -30,6 +30,8 @@ func newInspectLog() *cobra.Command {
 valid. With --verify also check that each payload can be read and matches its pointer. For a sequenced category the command shows the logs
 that messages are written to, then the sequenced log, whose records name their source, then its progress.
 
+Of a log that has moved between metadata engines it shows what the engine that is asked has, and says where the rest is.
+
 With --data it opens the folder of a stopped cell; otherwise it asks the running cell at --server.`,
 		Example: `  scribe inspect log access --verify
   scribe inspect log access --data ./scribe-data --verify`,
@@ -97,9 +99,33 @@ func (l *logInspector) inspectCategory(ctx context.Context, category string) err
 }
 
 func (l *logInspector) inspectShard(ctx context.Context, s *scribev1.ShardState) error {
-	shard, next, last := record.ShardID(s.GetShard()), max(s.GetFirstLsn(), l.from), int64(0)
-	for next < s.GetNextLsn() {
-		res, err := l.metalog.Read(ctx, &scribev1.ReadRequest{Shard: s.GetShard(), From: next, MaxRecords: 1000})
+	shard := record.ShardID(s.GetShard())
+	if s.GetMovedFrom() == "" && s.GetMovedTo() == "" {
+		return l.inspectRun(ctx, shard, s.GetFirstLsn(), s.GetNextLsn())
+	}
+	res, err := l.metalog.ListStays(ctx, &scribev1.ListStaysRequest{Shard: s.GetShard()})
+	if err != nil {
+		return fmt.Errorf("list the stays of shard %v: %w", shard, err)
+	}
+	for _, stay := range res.GetStays() {
+		if from := stay.GetMovedFrom(); from != "" {
+			fmt.Fprintf(l.stderr, "shard %v: what is below LSN %d was in engine %s\n", shard, stay.GetBegin(), from)
+		}
+		if err := l.inspectRun(ctx, shard, stay.GetFirstLsn(), stay.GetNextLsn()); err != nil {
+			return err
+		}
+		if to := stay.GetMovedTo(); to != "" {
+			fmt.Fprintf(l.stderr, "shard %v: goes on at LSN %d in engine %s since %s\n", shard, stay.GetNextLsn(), to, timeOf(stay.GetLeft()).Format(time.RFC3339Nano))
+		}
+	}
+	return nil
+}
+
+// inspectRun shows and checks the records of a shard from first to before end.
+func (l *logInspector) inspectRun(ctx context.Context, shard record.ShardID, first, end uint64) error {
+	next, last := max(first, l.from), int64(0)
+	for next < end {
+		res, err := l.metalog.Read(ctx, &scribev1.ReadRequest{Shard: uint64(shard), From: next, MaxRecords: 1000})
 		if rpc.ReasonOf(err) == scribev1.Reason_REASON_CORRUPT {
 			// The engine could not read this one: say so, and go on behind it.
 			l.reportDamage(shard, next, err)
@@ -110,7 +136,7 @@ func (l *logInspector) inspectShard(ctx context.Context, s *scribev1.ShardState)
 			return fmt.Errorf("read shard %v from LSN %d: %w", shard, next, err)
 		}
 		if len(res.GetEntries()) == 0 {
-			l.reportDamage(shard, next, fmt.Errorf("the log ends here, its tail says %d", s.GetNextLsn()))
+			l.reportDamage(shard, next, fmt.Errorf("the log ends here, its tail says %d", end))
 			return nil
 		}
 		for _, e := range res.GetEntries() {

@@ -328,12 +328,26 @@ func (f *categoryFeed) lookOnce() (gained bool, err error) {
 	f.hub.looks.Add(1)
 	ctx, cancel := context.WithTimeout(f.ctx, min(f.hub.cfg.FailAfter, lookTimeout))
 	defer cancel()
-	states, err := f.hub.deps.Log.Shards(ctx, f.category)
+	states, horizon, err := f.listShards(ctx, seen)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err != nil {
 		f.mu.wanted = true
 		return false, err
 	}
-	return f.mu.table.noteLooked(states, seen), nil
+	return f.mu.table.noteLooked(states, horizon), nil
+}
+
+// listShards lists the category's shards, and returns a time below which none that is not listed brings a record. With one clock for all
+// logs that is seen, the newest time heard of before the call; where logs are of several engines, the log tells what all their clocks have
+// passed.
+func (f *categoryFeed) listShards(ctx context.Context, seen int64) (states []metalog.State, horizon int64, err error) {
+	if l, ok := f.hub.deps.Log.(metalog.Looker); ok {
+		if states, horizon, err = l.Look(ctx, f.category); err != nil || horizon > 0 {
+			return states, horizon, err
+		}
+		return states, seen, nil
+	}
+	states, err = f.hub.deps.Log.Shards(ctx, f.category)
+	return states, seen, err
 }

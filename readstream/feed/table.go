@@ -195,9 +195,9 @@ func (t *tailTable) applyUpdates(updates []metalog.Update) {
 // keptBatch is the capacity for updates that a member keeps.
 const keptBatch = 16
 
-// noteLooked applies the states of all shards, listed when the newest known time was seen. It reports whether any member was told
-// something new.
-func (t *tailTable) noteLooked(states []metalog.State, seen int64) bool {
+// noteLooked applies the states of all shards: what is not among them brings no record below looked. It reports whether any member was
+// told something new.
+func (t *tailTable) noteLooked(states []metalog.State, looked int64) bool {
 	floor, horizon, shards := t.floor, t.horizon, len(t.list)
 	for i := range states {
 		st := &states[i]
@@ -217,11 +217,11 @@ func (t *tailTable) noteLooked(states []metalog.State, seen int64) bool {
 	for _, x := range t.order {
 		// A shard that does not exist yet brings no record older than the look.
 		if _, ok := t.known[x.shard]; !ok {
-			x.mark = max(x.mark, seen)
+			x.mark = max(x.mark, looked)
 		}
 	}
 	heap.Init(&t.order)
-	t.horizon = max(t.horizon, seen)
+	t.horizon = max(t.horizon, looked)
 	t.tellAll()
 	t.advanceFloor()
 	return t.floor > floor || t.horizon > horizon || len(t.list) > shards

@@ -16,6 +16,11 @@
 // category was deleted therefore cannot have a message acknowledged that no reader will ever see. [Log.Erase] removes what is
 // left of a retired category.
 //
+// # Moves
+//
+// A shard can go on in another engine ([Log.MoveOut], [Log.MoveIn]): with its LSNs, epochs, times and producers. What it has stored stays where it is.
+// Each engine therefore has stays of the shard, runs of LSNs, and tells who asks for others which engine to ask. Package moving makes the calls.
+//
 // # Annotations
 //
 // An engine keeps small annotations beside a record ([Log.Annotate]), such as the zone map of the payload that it points to.

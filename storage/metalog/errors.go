@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"scribe/internal/format/record"
 )
@@ -31,12 +32,19 @@ var (
 	ErrCorrupt = errors.New("metalog: damaged record")
 	// ErrNotLeader means that this replica of the engine takes no writes: another one leads. It comes as *NotLeaderError.
 	ErrNotLeader = errors.New("metalog: this replica does not lead")
+	// ErrElsewhere means that another engine has the shard, or the position. It comes as *ElsewhereError, or as *RefusedError where calls name
+	// several shards.
+	ErrElsewhere = errors.New("metalog: another engine has it")
+	// ErrClock means that the clocks of two engines are too far apart for a move. It comes as *ClockError.
+	ErrClock = errors.New("metalog: the clocks of the engines are too far apart")
 )
 
 // FindSentinel returns which of the errors above err wraps, nil for none. An error of several shards may wrap several: the first in
 // the order below counts.
 func FindSentinel(err error) error {
-	for _, sentinel := range []error{ErrSealed, ErrFenced, ErrConflict, ErrSequence, ErrStaleBlob, ErrTrimmed, ErrCorrupt, ErrInvalid, ErrNotLeader, ErrClosed} {
+	for _, sentinel := range []error{
+		ErrSealed, ErrElsewhere, ErrFenced, ErrConflict, ErrSequence, ErrStaleBlob, ErrTrimmed, ErrCorrupt, ErrInvalid, ErrClock, ErrNotLeader, ErrClosed,
+	} {
 		if errors.Is(err, sentinel) {
 			return sentinel
 		}
@@ -103,14 +111,15 @@ func (e *SequenceError) Unwrap() error { return ErrSequence }
 
 // Refusal is the reason why one shard refused its part of a call.
 type Refusal struct {
-	// Err is ErrSealed, ErrFenced or ErrConflict.
+	// Err is ErrSealed, ErrElsewhere, ErrFenced or ErrConflict.
 	Err error
-	// State is the shard's state when it refused; its Epoch is 0 when the shard does not exist.
+	// State is the shard's state when it refused; its Epoch is 0 when the shard does not exist. With ErrElsewhere its MovedTo is the engine that
+	// has the shard, or that creates it.
 	State State
 }
 
-// RefusedError is an ErrSealed, ErrFenced or ErrConflict of an Append, or an ErrSealed of an Open, with every shard that refused
-// its part (at most MaxConflicts). It matches each error in it. A caller can leave out the listed shards and repeat the rest.
+// RefusedError is an ErrSealed, ErrElsewhere, ErrFenced or ErrConflict of an Append, an ErrSealed or ErrElsewhere of an Open, or one of those of
+// a move, with every shard that refused its part (at most MaxConflicts). It matches each error in it. A caller can leave out the listed shards and repeat the rest.
 type RefusedError struct {
 	Refusals []Refusal
 }
@@ -128,7 +137,7 @@ func (e *RefusedError) Error() string {
 // Unwrap makes errors.Is hold for each shard's error.
 func (e *RefusedError) Unwrap() []error {
 	var errs []error
-	for _, kind := range []error{ErrSealed, ErrFenced, ErrConflict} {
+	for _, kind := range []error{ErrSealed, ErrElsewhere, ErrFenced, ErrConflict} {
 		if slices.ContainsFunc(e.Refusals, func(r Refusal) bool { return errors.Is(r.Err, kind) }) {
 			errs = append(errs, kind)
 		}
@@ -173,3 +182,37 @@ func (e *NotLeaderError) Error() string {
 
 // Unwrap makes errors.Is(err, ErrNotLeader) hold.
 func (e *NotLeaderError) Unwrap() error { return ErrNotLeader }
+
+// ElsewhereError is an ErrElsewhere of one shard, or of a position in it.
+type ElsewhereError struct {
+	Shard record.ShardID
+	// LSN is the position asked for, or, where the call has none, the one at which the shard goes on in the other engine.
+	LSN record.LSN
+	// Engine is the engine to ask. It has the position, had it until it was trimmed, or knows which engine to ask next.
+	Engine string
+}
+
+// Error implements error.
+func (e *ElsewhereError) Error() string {
+	return fmt.Sprintf("metalog: shard %v: engine %q has LSN %d: ask that one", e.Shard, e.Engine, e.LSN)
+}
+
+// Unwrap makes errors.Is(err, ErrElsewhere) hold.
+func (e *ElsewhereError) Unwrap() error { return ErrElsewhere }
+
+// ClockError is an ErrClock with both times, Unix microseconds.
+type ClockError struct {
+	// Time is what an engine's clock must pass, or the clock of the other engine.
+	Time int64
+	// Clock is the engine's clock.
+	Clock int64
+}
+
+// Error implements error.
+func (e *ClockError) Error() string {
+	return fmt.Sprintf("%v: one is at %s, the other at %s, and the limit is %v: set the hosts' clocks, or wait",
+		ErrClock, time.UnixMicro(e.Time).UTC().Format(time.RFC3339Nano), time.UnixMicro(e.Clock).UTC().Format(time.RFC3339Nano), MaxClockJump)
+}
+
+// Unwrap makes errors.Is(err, ErrClock) hold.
+func (e *ClockError) Unwrap() error { return ErrClock }

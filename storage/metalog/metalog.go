@@ -38,31 +38,33 @@ const (
 // Log is a metadata engine: many append-only logs ("physical shards") of small records. All methods are safe for concurrent
 // use, and append, read and tail are linearizable per shard. Times are Unix microseconds.
 //
-// Errors that callers branch on: ErrFenced, ErrSealed and ErrConflict (as *RefusedError), ErrSequence (as
-// *SequenceError), ErrStaleBlob, ErrTrimmed (as *TrimmedError), ErrInvalid, ErrClosed, ErrCorrupt (as *CorruptError), ErrNotLeader
-// (as *NotLeaderError). They are definite: the call changed nothing. An Append that fails with any other error, the end of its
+// Errors that callers branch on: ErrFenced, ErrSealed, ErrConflict and ErrElsewhere (as *RefusedError, or ErrElsewhere of a single shard as
+// *ElsewhereError), ErrSequence (as *SequenceError), ErrStaleBlob, ErrTrimmed (as *TrimmedError), ErrInvalid, ErrClosed, ErrCorrupt (as
+// *CorruptError), ErrNotLeader (as *NotLeaderError), ErrClock (as *ClockError). They are definite: the call changed nothing. An Append that fails with any other error, the end of its
 // context included, has an unknown outcome: it may have been applied.
 type Log interface {
 	// Open makes owner the writer of shards, and creates those that do not exist. Each shard gets an epoch above all earlier
 	// ones; appends with an earlier epoch fail with ErrFenced from then on. A sealed shard keeps its epoch and is returned with
 	// Sealed set. States are in the order of shards. The call is durable when it returns. If shards belong to a retired category,
-	// Open opens none and fails with ErrSealed (as *RefusedError, which names them).
+	// Open opens none and fails with ErrSealed (as *RefusedError, which names them). Likewise with ErrElsewhere if shards were handed over to
+	// another engine, or do not exist and must be created in another one.
 	Open(ctx context.Context, owner string, shards []record.ShardID) ([]State, error)
 
 	// Append adds records to several shards in one transaction, all or none, and returns when it is durable and visible. Results
 	// are in the order of a.Shards. The engine does not keep a's memory after it returns. Violations are looked for in this
-	// order: limits (ErrInvalid), a.OldestBlob (ErrStaleBlob), shards (sealed before fenced before conflict; an epoch that is not
-	// the newest one of the shard is ErrFenced, also where the shard does not exist), sequences.
+	// order: limits (ErrInvalid), a.OldestBlob (ErrStaleBlob), shards (sealed before elsewhere before fenced before conflict; an
+	// epoch that is not the newest one of the shard is ErrFenced, also where the shard does not exist), sequences.
 	Append(ctx context.Context, a *Append) ([]Appended, error)
 
 	// Read returns records of a shard in order and without gaps, beginning with LSN from: at most maxRecords and, except for the
 	// first record, maxBytes of data. The answer is empty at the tail, beyond it, and for a shard that does not exist. Positions
 	// below the first record fail with ErrTrimmed (as *TrimmedError), position 0 with ErrInvalid. An answer ends before a damaged
-	// record; if that is its first record, the call fails with ErrCorrupt (as *CorruptError). The entries' data belongs to the
-	// caller.
+	// record; if that is its first record, the call fails with ErrCorrupt (as *CorruptError). An answer ends where another engine has
+	// the next record; if that has the first one, the call fails with ErrElsewhere (as *ElsewhereError, which names it). The entries'
+	// data belongs to the caller.
 	Read(ctx context.Context, shard record.ShardID, from record.LSN, maxRecords, maxBytes int) ([]Entry, error)
 
-	// Tail returns the states of shards, in their order. A shard that does not exist has Epoch 0, and the LSN of its first record as
+	// Tail returns the states of shards, in their order, also of those that were handed over. A shard that does not exist has Epoch 0, and the LSN of its first record as
 	// FirstLSN and NextLSN: 1, or a higher one if the metadata was recovered and the shard may have been lost. It is
 	// Sealed if its category was retired: then it will never exist, or was erased.
 	Tail(ctx context.Context, shards []record.ShardID) ([]State, error)
@@ -78,14 +80,16 @@ type Log interface {
 	// this subscription reported: to a subscriber it was trimmed up to that tail and sealed. The tail of a shard that was erased
 	// before the subscription is unknown, so that shard ends at the subscriber's position. A reader that knows a later tail, from
 	// Tail or from an earlier subscription, treats the records between as trimmed; a Read of them is empty. A shard of a
-	// retired category that never existed ends at the next heartbeat.
+	// retired category that never existed ends at the next heartbeat. A shard that was handed over ends with an update that names the
+	// engine where it goes on, and so does one whose record at the position is in another engine.
 	Subscribe(ctx context.Context, from []Position, heartbeat time.Duration, fn func([]Update) error) error
 
-	// Seek returns, for each shard, the LSN of the first record persisted at or after t, or the tail if no such record exists.
+	// Seek returns, for each shard, the LSN of the first record persisted at or after t, or the tail if no such record exists. It looks at the
+	// records in this engine, those of earlier stays included.
 	Seek(ctx context.Context, shards []record.ShardID, t int64) ([]record.LSN, error)
 
-	// Trim removes records below before. A value above the tail is ErrInvalid. Repeating it, or trimming to a lower LSN, has no
-	// effect.
+	// Trim removes records below before, those of earlier stays included. A value above the tail is ErrInvalid, unless the shard was handed over:
+	// then it means the tail. Repeating it, or trimming to a lower LSN, has no effect.
 	Trim(ctx context.Context, shard record.ShardID, before record.LSN) error
 
 	// Seal ends a shard: no epoch can append to it any more. Repeating it is harmless. A shard that does not exist is ErrInvalid.
@@ -124,6 +128,38 @@ type Log interface {
 	// complete for LSNs below until. Damaged annotations are left out. The data belongs to the caller.
 	Annotations(ctx context.Context, shard record.ShardID, from, to record.LSN, kind AnnotationKind, maxBytes int) (notes []Annotation, until record.LSN, err error)
 
+	// MoveOut hands a shard over to another engine, the first of the two steps of a move. from and to are the names of this engine and of the
+	// other one. From then on Open, Append and Seal of the shard fail with ErrElsewhere here, its epoch is above all that were given out, and its
+	// watermark stands. Its records can be read until they are trimmed; readers that have read them are told where the shard goes on. The call is
+	// durable when it returns. Repeating it returns the same handover, until the shard comes back; a handover to another engine than the first
+	// time is ErrElsewhere (as *ElsewhereError). A shard that does not exist is ErrInvalid, and so is one that knows more than MaxMovedProducers
+	// producers. A sealed shard can be moved, one of a retired category can't: it is ErrSealed (as *RefusedError).
+	MoveOut(ctx context.Context, shard record.ShardID, from, to string) (Handover, error)
+
+	// MovedProducers returns producers of a shard that was handed over with an epoch, by id, beginning with first: at most limit (0 and values above
+	// MaxProducers mean MaxProducers). An answer with fewer has the last ones. It fails with ErrFenced (as *RefusedError) if the shard is not handed over, or
+	// with another epoch.
+	MovedProducers(ctx context.Context, shard record.ShardID, epoch uint64, first uint64, limit int) ([]MovedProducer, error)
+
+	// MoveIn adopts a shard that another engine has handed over, the second step of a move, with all of its producers, in order. The shard goes on
+	// here at h.NextLSN in epoch h.Epoch; no record of the engine gets a time below h.Time any more. The call is durable when it returns.
+	// Repeating it, also much later, has no effect and returns the present state. It fails with ErrConflict (as *RefusedError) if the engine has a
+	// shard of that id which it created itself, or which it handed over after h; with ErrSealed (as *RefusedError) if the category is retired; with
+	// ErrClock (as *ClockError) if h.Time is more than MaxClockJump ahead of the engine's clock; and with ErrInvalid if the engine has MaxStays
+	// earlier stays of the shard: trim it first.
+	MoveIn(ctx context.Context, h Handover, producers []MovedProducer) (State, error)
+
+	// Stays returns the stays of a shard in this engine that have records left, and the newest one, by LSN. It is empty for a shard that does not
+	// exist.
+	Stays(ctx context.Context, shard record.ShardID) ([]Stay, error)
+
+	// ForwardCategory stores where shards of a category are created, and returns the mark that counts then. While that names another engine, Open
+	// fails with ErrElsewhere (as *RefusedError) if it would create a shard; existing ones are not affected. So an engine that a category leaves
+	// never has a shard of it twice, whatever a caller knows that has not heard of it. A version below the present one, or the same version with
+	// another engine, is ErrConflict. Repeating a call returns the mark of the first one. With Version 0 the call only reads. It fails with
+	// ErrClock (as *ClockError) if f.Time is more than MaxClockJump ahead of the engine's clock.
+	ForwardCategory(ctx context.Context, category uint32, f Forward) (Forward, error)
+
 	// Close ends subscriptions with ErrClosed, waits for running calls, and releases the engine's resources. Repeating it is
 	// harmless.
 	Close() error
@@ -146,6 +182,15 @@ type State struct {
 	// Origin is the LSN at which the shard began in a recovery of the metadata, at most FirstLSN; 0 if it began at record.FirstLSN. There
 	// is nothing below it for a reader that has read nothing of the shard. For other readers what followed their position is gone.
 	Origin record.LSN
+	// Begin is the LSN with which the shard's newest stay in this engine began. It is 0 if the shard was created here. FirstLSN may be below it, in
+	// an earlier stay; what is between is in other engines (see Log.Stays).
+	Begin record.LSN
+	// Adopted is the epoch with which the shard came to this engine, and MovedFrom the engine that handed it over; 0 and empty if it was created here.
+	Adopted   uint64
+	MovedFrom string
+	// MovedTo is the engine that the shard was handed over to, where it goes on at NextLSN; empty while it is here. Of a shard that does not exist
+	// it is the engine that creates shards of the category, if that is another one.
+	MovedTo string
 }
 
 // Append is one transaction.
@@ -213,6 +258,8 @@ type Update struct {
 	Watermark int64
 	// Sealed says that no records follow Entries, because the shard was sealed or erased. It is the shard's last update.
 	Sealed bool
+	// MovedTo, when not empty, is the engine where the shard goes on after Entries, at NextLSN. It is the shard's last update here, and not Sealed.
+	MovedTo string
 }
 
 // ProducerState is a shard's state of a producer: its newest epoch and the sequence expected next. It is zero for an unknown

@@ -68,6 +68,13 @@ func TestErrorsMatchAndSayWhere(t *testing.T) {
 			nil,
 			[]string{"7/2/1", "producer 5", "6 to 7"},
 		},
+		{&metalog.ElsewhereError{Shard: shard, LSN: 4, Engine: "b"}, []error{metalog.ErrElsewhere}, []error{metalog.ErrFenced}, []string{"7/2/1", "LSN 4", `"b"`}},
+		{
+			&metalog.ClockError{Time: 1_800_000_000_000_000, Clock: 1_800_007_200_000_001},
+			[]error{metalog.ErrClock},
+			[]error{metalog.ErrInvalid},
+			[]string{"2027-01-15T08:00:00Z", "2027-01-15T10:00:00.000001Z", "1h0m0s"},
+		},
 		{&metalog.SequenceError{}, []error{metalog.ErrSequence}, nil, []string{"sequences"}},
 	} {
 		for _, target := range c.is {

@@ -35,6 +35,7 @@ func (b *broken) Subscribe(context.Context, []metalog.Position, time.Duration, f
 var sentinels = []error{
 	metalog.ErrFenced, metalog.ErrSealed, metalog.ErrConflict, metalog.ErrSequence, metalog.ErrStaleBlob, metalog.ErrTrimmed,
 	metalog.ErrInvalid, metalog.ErrClosed, metalog.ErrCorrupt, metalog.ErrNotLeader,
+	metalog.ErrElsewhere, metalog.ErrClock,
 }
 
 var anAppend = &metalog.Append{Shards: []metalog.ShardAppend{{Shard: 1, Epoch: 1, Records: [][]byte{{1}}}}}
@@ -63,6 +64,7 @@ func each(t *testing.T, errs []error, check func(t *testing.T, want, got error))
 func TestEngineErrorsComeBack(t *testing.T) {
 	shard := record.MakeShardID(7, 2, 1)
 	state := metalog.State{Shard: shard, FirstLSN: 2, NextLSN: 9, Epoch: 3, Sealed: true, LastTime: 5, Watermark: 6}
+	moved := metalog.State{Shard: shard, FirstLSN: 2, NextLSN: 9, Epoch: 3, Begin: 7, Adopted: 2, MovedFrom: "a", MovedTo: "b"}
 	run := metalog.Sequence{Producer: 1 << 63, Epoch: 7, First: 8, Last: 9}
 	known := metalog.ProducerState{Producer: 1 << 63, Epoch: 6, Next: 5}
 	errs := []error{
@@ -78,6 +80,9 @@ func TestEngineErrorsComeBack(t *testing.T) {
 		&metalog.CorruptError{Shard: shard, Detail: "checksum"},
 		&metalog.NotLeaderError{Leader: "http://n2:7420"},
 		&metalog.NotLeaderError{},
+		&metalog.RefusedError{Refusals: []metalog.Refusal{{Err: metalog.ErrElsewhere, State: moved}}},
+		&metalog.ElsewhereError{Shard: shard, LSN: 4, Engine: "b"},
+		&metalog.ClockError{Time: 7, Clock: 5},
 	}
 	for _, s := range sentinels {
 		errs = append(errs, s, fmt.Errorf("text around it: %w", s))
@@ -93,7 +98,7 @@ func TestEngineErrorsComeBack(t *testing.T) {
 		}
 		for _, typed := range []any{
 			new(*metalog.RefusedError), new(*metalog.SequenceError), new(*metalog.TrimmedError), new(*metalog.CorruptError),
-			new(*metalog.NotLeaderError),
+			new(*metalog.NotLeaderError), new(*metalog.ElsewhereError), new(*metalog.ClockError),
 		} {
 			if !errors.As(want, typed) {
 				continue

@@ -188,6 +188,18 @@ func (v *replicaView) AdvanceBoundary(ctx context.Context, t int64) (int64, erro
 	return write(ctx, v, func(e *pebblelog.Engine) (int64, error) { return e.AdvanceBoundary(ctx, t) })
 }
 
+func (v *replicaView) MoveOut(ctx context.Context, shard record.ShardID, from, to string) (metalog.Handover, error) {
+	return write(ctx, v, func(e *pebblelog.Engine) (metalog.Handover, error) { return e.MoveOut(ctx, shard, from, to) })
+}
+
+func (v *replicaView) MoveIn(ctx context.Context, h metalog.Handover, producers []metalog.MovedProducer) (metalog.State, error) {
+	return write(ctx, v, func(e *pebblelog.Engine) (metalog.State, error) { return e.MoveIn(ctx, h, producers) })
+}
+
+func (v *replicaView) ForwardCategory(ctx context.Context, category uint32, f metalog.Forward) (metalog.Forward, error) {
+	return write(ctx, v, func(e *pebblelog.Engine) (metalog.Forward, error) { return e.ForwardCategory(ctx, category, f) })
+}
+
 func (v *replicaView) Annotate(ctx context.Context, notes []metalog.Annotation) (int, error) {
 	return write(ctx, v, func(e *pebblelog.Engine) (int, error) { return e.Annotate(ctx, notes) })
 }

@@ -38,6 +38,14 @@ type logFactory func(tb testing.TB) *logInstance
 // What a single caller sees is in transcripts (testdata); what needs concurrent callers, large amounts or a clock is in Go. The suite
 // waits for signals, never for time to pass. Cases that can fail by hanging end with the context of the environment.
 func runSuite(t *testing.T, f logFactory) {
+	runCalls(t, f)
+	for _, c := range moveCases {
+		t.Run(c.name, func(t *testing.T) { c.runCase(t, f) })
+	}
+}
+
+// runCalls is runSuite without the calls of which moves between engines consist: a log of several engines has none.
+func runCalls(t *testing.T, f logFactory) {
 	t.Run("transcripts", func(t *testing.T) { runTranscripts(t, f) })
 	for _, group := range [][]testCase{
 		openCases, appendCases, fenceCases, readCases, seekCases, trimCases, retireCases, annotateCases, subscribeCases,

@@ -100,6 +100,11 @@ var accessRules = map[string]callers{
 	scribev1connect.MetalogServiceAdvanceBoundaryProcedure: members,
 	scribev1connect.MetalogServiceAnnotateProcedure:        members,
 	scribev1connect.MetalogServiceAnnotationsProcedure:     operators,
+	scribev1connect.MetalogServiceMoveOutProcedure:         members,
+	scribev1connect.MetalogServiceMovedProducersProcedure:  members,
+	scribev1connect.MetalogServiceMoveInProcedure:          members,
+	scribev1connect.MetalogServiceListStaysProcedure:       operators,
+	scribev1connect.MetalogServiceForwardCategoryProcedure: members,
 
 	scribev1connect.NodeServiceDescribeNodeProcedure: operators,
 	scribev1connect.NodeServiceListNodesProcedure:    operators,

@@ -94,6 +94,11 @@ var procedures = map[string]requirement{
 	scribev1connect.MetalogServiceEraseProcedure:           membersOnly,
 	scribev1connect.MetalogServiceAdvanceBoundaryProcedure: membersOnly,
 	scribev1connect.MetalogServiceAnnotateProcedure:        membersOnly,
+	scribev1connect.MetalogServiceMoveOutProcedure:         membersOnly,
+	scribev1connect.MetalogServiceMoveInProcedure:          membersOnly,
+	scribev1connect.MetalogServiceMovedProducersProcedure:  membersOnly,
+	scribev1connect.MetalogServiceForwardCategoryProcedure: membersOnly,
+	scribev1connect.MetalogServiceListStaysProcedure:       operators,
 
 	// What a process says of itself names categories of all tenants.
 	scribev1connect.ProcessServiceGetHealthProcedure:  monitors,

@@ -65,6 +65,7 @@ var classes = map[scribev1.Reason]Class{
 
 	scribev1.Reason_REASON_CATEGORY_EXISTS:     Refused,
 	scribev1.Reason_REASON_CONFLICT:            Refused,
+	scribev1.Reason_REASON_CLOCK_SKEW:          Refused,
 	scribev1.Reason_REASON_CORRUPT:             Refused,
 	scribev1.Reason_REASON_DUPLICATE:           Refused,
 	scribev1.Reason_REASON_GROUP_ACTIVE:        Refused,
@@ -83,6 +84,7 @@ var classes = map[scribev1.Reason]Class{
 	scribev1.Reason_REASON_SHUTTING_DOWN:   Unavailable,
 	scribev1.Reason_REASON_NOT_LEADER:      Unavailable, // the leader takes the same request
 	scribev1.Reason_REASON_OVERLOADED:      Overloaded,
+	scribev1.Reason_REASON_ELSEWHERE:       Passing, // the log moves, and its new engine takes the next attempt
 	scribev1.Reason_REASON_FENCED:          Passing, // the new owner of the log answers the next attempt
 	scribev1.Reason_REASON_OUT_OF_SEQUENCE: Passing, // earlier messages have yet to arrive
 	scribev1.Reason_REASON_OUT_OF_ORDER:    Passing, // those before it have yet to be stored

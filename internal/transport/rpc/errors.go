@@ -30,7 +30,7 @@ func Code(r scribev1.Reason) connect.Code {
 	case scribev1.Reason_REASON_FENCED, scribev1.Reason_REASON_SEALED, scribev1.Reason_REASON_STALE_PRODUCER,
 		scribev1.Reason_REASON_STALE_BLOB, scribev1.Reason_REASON_OUT_OF_SEQUENCE, scribev1.Reason_REASON_OUT_OF_ORDER, scribev1.Reason_REASON_LEASE_EXPIRED,
 		scribev1.Reason_REASON_GROUP_ACTIVE, scribev1.Reason_REASON_STALE_GENERATION, scribev1.Reason_REASON_INCOMPATIBLE_SCHEMA,
-		scribev1.Reason_REASON_TICKET_EXPIRED, scribev1.Reason_REASON_MEMBER_REFUSED:
+		scribev1.Reason_REASON_TICKET_EXPIRED, scribev1.Reason_REASON_MEMBER_REFUSED, scribev1.Reason_REASON_ELSEWHERE, scribev1.Reason_REASON_CLOCK_SKEW:
 		return connect.CodeFailedPrecondition
 	case scribev1.Reason_REASON_CONFLICT, scribev1.Reason_REASON_UNKNOWN_OUTCOME:
 		return connect.CodeAborted

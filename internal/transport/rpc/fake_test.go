@@ -319,6 +319,26 @@ func (f *fake) Annotations(ctx context.Context, req *scribev1.AnnotationsRequest
 	return answer[scribev1.AnnotationsResponse](ctx, f, req)
 }
 
+func (f *fake) MoveOut(ctx context.Context, req *scribev1.MoveOutRequest) (*scribev1.MoveOutResponse, error) {
+	return answer[scribev1.MoveOutResponse](ctx, f, req)
+}
+
+func (f *fake) MovedProducers(ctx context.Context, req *scribev1.MovedProducersRequest) (*scribev1.MovedProducersResponse, error) {
+	return answer[scribev1.MovedProducersResponse](ctx, f, req)
+}
+
+func (f *fake) MoveIn(ctx context.Context, req *scribev1.MoveInRequest) (*scribev1.MoveInResponse, error) {
+	return answer[scribev1.MoveInResponse](ctx, f, req)
+}
+
+func (f *fake) ListStays(ctx context.Context, req *scribev1.ListStaysRequest) (*scribev1.ListStaysResponse, error) {
+	return answer[scribev1.ListStaysResponse](ctx, f, req)
+}
+
+func (f *fake) ForwardCategory(ctx context.Context, req *scribev1.ForwardCategoryRequest) (*scribev1.ForwardCategoryResponse, error) {
+	return answer[scribev1.ForwardCategoryResponse](ctx, f, req)
+}
+
 func (f *fake) Push(ctx context.Context, req *scribev1.PushRequest) (*scribev1.PushResponse, error) {
 	return answer[scribev1.PushResponse](ctx, f, req)
 }

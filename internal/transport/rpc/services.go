@@ -67,6 +67,11 @@ type MetalogService interface {
 	AdvanceBoundary(ctx context.Context, req *scribev1.AdvanceBoundaryRequest) (*scribev1.AdvanceBoundaryResponse, error)
 	Annotate(ctx context.Context, req *scribev1.AnnotateRequest) (*scribev1.AnnotateResponse, error)
 	Annotations(ctx context.Context, req *scribev1.AnnotationsRequest) (*scribev1.AnnotationsResponse, error)
+	MoveOut(ctx context.Context, req *scribev1.MoveOutRequest) (*scribev1.MoveOutResponse, error)
+	MovedProducers(ctx context.Context, req *scribev1.MovedProducersRequest) (*scribev1.MovedProducersResponse, error)
+	MoveIn(ctx context.Context, req *scribev1.MoveInRequest) (*scribev1.MoveInResponse, error)
+	ListStays(ctx context.Context, req *scribev1.ListStaysRequest) (*scribev1.ListStaysResponse, error)
+	ForwardCategory(ctx context.Context, req *scribev1.ForwardCategoryRequest) (*scribev1.ForwardCategoryResponse, error)
 }
 
 // ControlService keeps categories and membership.

@@ -484,6 +484,10 @@ const (
 	Reason_REASON_OUT_OF_ORDER Reason = 21
 	// This replica does not lead: the leader takes the request. Nothing was carried out.
 	Reason_REASON_NOT_LEADER Reason = 22
+	// Another engine has the shard: ask that one.
+	Reason_REASON_ELSEWHERE Reason = 23
+	// The clocks of two engines are too far apart.
+	Reason_REASON_CLOCK_SKEW Reason = 24
 	// The consumer group does not exist.
 	Reason_REASON_UNKNOWN_GROUP Reason = 30
 	// The consumer group has members.
@@ -528,6 +532,8 @@ var (
 		20: "REASON_MISSING",
 		21: "REASON_OUT_OF_ORDER",
 		22: "REASON_NOT_LEADER",
+		23: "REASON_ELSEWHERE",
+		24: "REASON_CLOCK_SKEW",
 		30: "REASON_UNKNOWN_GROUP",
 		31: "REASON_GROUP_ACTIVE",
 		32: "REASON_STALE_GENERATION",
@@ -561,6 +567,8 @@ var (
 		"REASON_MISSING":             20,
 		"REASON_OUT_OF_ORDER":        21,
 		"REASON_NOT_LEADER":          22,
+		"REASON_ELSEWHERE":           23,
+		"REASON_CLOCK_SKEW":          24,
 		"REASON_UNKNOWN_GROUP":       30,
 		"REASON_GROUP_ACTIVE":        31,
 		"REASON_STALE_GENERATION":    32,
@@ -1664,7 +1672,7 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\x0fSHARD_BY_STICKY\x10\x01\x12\x10\n" +
 	"\fSHARD_BY_KEY\x10\x02\x12\x12\n" +
 	"\x0eSHARD_BY_FIELD\x10\x03\x12\x15\n" +
-	"\x11SHARD_BY_EXPLICIT\x10\x04*\xfb\x05\n" +
+	"\x11SHARD_BY_EXPLICIT\x10\x04*\xa8\x06\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17REASON_UNKNOWN_CATEGORY\x10\x01\x12\x1a\n" +
@@ -1689,7 +1697,9 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\x16REASON_UNKNOWN_OUTCOME\x10\x13\x12\x12\n" +
 	"\x0eREASON_MISSING\x10\x14\x12\x17\n" +
 	"\x13REASON_OUT_OF_ORDER\x10\x15\x12\x15\n" +
-	"\x11REASON_NOT_LEADER\x10\x16\x12\x18\n" +
+	"\x11REASON_NOT_LEADER\x10\x16\x12\x14\n" +
+	"\x10REASON_ELSEWHERE\x10\x17\x12\x15\n" +
+	"\x11REASON_CLOCK_SKEW\x10\x18\x12\x18\n" +
 	"\x14REASON_UNKNOWN_GROUP\x10\x1e\x12\x17\n" +
 	"\x13REASON_GROUP_ACTIVE\x10\x1f\x12\x1b\n" +
 	"\x17REASON_STALE_GENERATION\x10 \x12\x1e\n" +

@@ -40,7 +40,13 @@ type ShardState struct {
 	// No later record of the shard will have a persisted time below this one.
 	Watermark int64 `protobuf:"varint,7,opt,name=watermark,proto3" json:"watermark,omitempty"`
 	// LSN at which the shard began in a recovery of the metadata; 0 when it began at LSN 1.
-	Origin        uint64 `protobuf:"varint,8,opt,name=origin,proto3" json:"origin,omitempty"`
+	Origin uint64 `protobuf:"varint,8,opt,name=origin,proto3" json:"origin,omitempty"`
+	// The engine that the shard was handed over to, where it goes on at next_lsn; or, if the shard does not exist, the engine that creates it.
+	MovedTo string `protobuf:"bytes,9,opt,name=moved_to,json=movedTo,proto3" json:"moved_to,omitempty"`
+	// The engine that the shard came from, the LSN that its newest stay here began with, and the epoch. Empty and 0 if it was created here.
+	MovedFrom     string `protobuf:"bytes,10,opt,name=moved_from,json=movedFrom,proto3" json:"moved_from,omitempty"`
+	Begin         uint64 `protobuf:"varint,11,opt,name=begin,proto3" json:"begin,omitempty"`
+	Adopted       uint64 `protobuf:"varint,12,opt,name=adopted,proto3" json:"adopted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -127,6 +133,34 @@ func (x *ShardState) GetWatermark() int64 {
 func (x *ShardState) GetOrigin() uint64 {
 	if x != nil {
 		return x.Origin
+	}
+	return 0
+}
+
+func (x *ShardState) GetMovedTo() string {
+	if x != nil {
+		return x.MovedTo
+	}
+	return ""
+}
+
+func (x *ShardState) GetMovedFrom() string {
+	if x != nil {
+		return x.MovedFrom
+	}
+	return ""
+}
+
+func (x *ShardState) GetBegin() uint64 {
+	if x != nil {
+		return x.Begin
+	}
+	return 0
+}
+
+func (x *ShardState) GetAdopted() uint64 {
+	if x != nil {
+		return x.Adopted
 	}
 	return 0
 }
@@ -935,7 +969,9 @@ type ShardUpdate struct {
 	// The shard ended: nothing follows these entries.
 	Sealed bool `protobuf:"varint,5,opt,name=sealed,proto3" json:"sealed,omitempty"`
 	// When above 0: the records below this LSN were trimmed before they could be sent; the entries begin there.
-	TrimmedTo     uint64 `protobuf:"varint,6,opt,name=trimmed_to,json=trimmedTo,proto3" json:"trimmed_to,omitempty"`
+	TrimmedTo uint64 `protobuf:"varint,6,opt,name=trimmed_to,json=trimmedTo,proto3" json:"trimmed_to,omitempty"`
+	// The shard goes on in this engine, at next_lsn: nothing follows here.
+	MovedTo       string `protobuf:"bytes,7,opt,name=moved_to,json=movedTo,proto3" json:"moved_to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1010,6 +1046,13 @@ func (x *ShardUpdate) GetTrimmedTo() uint64 {
 		return x.TrimmedTo
 	}
 	return 0
+}
+
+func (x *ShardUpdate) GetMovedTo() string {
+	if x != nil {
+		return x.MovedTo
+	}
+	return ""
 }
 
 // SeekRequest names a time.
@@ -2205,13 +2248,906 @@ func (x *AnnotationsResponse) GetUntil() uint64 {
 	return 0
 }
 
+// MoveOutRequest names a shard and engines.
+type MoveOutRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The physical shard.
+	Shard uint64 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// Names of the engine that is called and of the one that the shard goes to: 1 to 63 of a-z, 0-9 and -.
+	From          string `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
+	To            string `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveOutRequest) Reset() {
+	*x = MoveOutRequest{}
+	mi := &file_scribe_v1_metalog_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveOutRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveOutRequest) ProtoMessage() {}
+
+func (x *MoveOutRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_metalog_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveOutRequest.ProtoReflect.Descriptor instead.
+func (*MoveOutRequest) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *MoveOutRequest) GetShard() uint64 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *MoveOutRequest) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *MoveOutRequest) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+// MoveOutResponse is what the other engine adopts.
+type MoveOutResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Handover      *Handover              `protobuf:"bytes,1,opt,name=handover,proto3" json:"handover,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveOutResponse) Reset() {
+	*x = MoveOutResponse{}
+	mi := &file_scribe_v1_metalog_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveOutResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveOutResponse) ProtoMessage() {}
+
+func (x *MoveOutResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_metalog_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveOutResponse.ProtoReflect.Descriptor instead.
+func (*MoveOutResponse) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *MoveOutResponse) GetHandover() *Handover {
+	if x != nil {
+		return x.Handover
+	}
+	return nil
+}
+
+// Handover is what an engine hands over of a shard.
+type Handover struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The physical shard.
+	Shard uint64 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// Names of the engines.
+	From string `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
+	To   string `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
+	// LSN of the first record that the other engine stores.
+	NextLsn uint64 `protobuf:"varint,4,opt,name=next_lsn,json=nextLsn,proto3" json:"next_lsn,omitempty"`
+	// An epoch above all that were given out; nobody writes with it.
+	Epoch uint64 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Persisted time of the newest record ever appended, Unix microseconds; 0 when there was none.
+	LastTime int64 `protobuf:"varint,6,opt,name=last_time,json=lastTime,proto3" json:"last_time,omitempty"`
+	// Time of the handover, Unix microseconds: no later record has a time below it.
+	Time int64 `protobuf:"varint,7,opt,name=time,proto3" json:"time,omitempty"`
+	// The shard was sealed before.
+	Sealed bool `protobuf:"varint,8,opt,name=sealed,proto3" json:"sealed,omitempty"`
+	// How many producers the shard knows, at most 200,000.
+	Producers     uint32 `protobuf:"varint,9,opt,name=producers,proto3" json:"producers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Handover) Reset() {
+	*x = Handover{}
+	mi := &file_scribe_v1_metalog_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Handover) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Handover) ProtoMessage() {}
+
+func (x *Handover) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_metalog_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Handover.ProtoReflect.Descriptor instead.
+func (*Handover) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *Handover) GetShard() uint64 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *Handover) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *Handover) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *Handover) GetNextLsn() uint64 {
+	if x != nil {
+		return x.NextLsn
+	}
+	return 0
+}
+
+func (x *Handover) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Handover) GetLastTime() int64 {
+	if x != nil {
+		return x.LastTime
+	}
+	return 0
+}
+
+func (x *Handover) GetTime() int64 {
+	if x != nil {
+		return x.Time
+	}
+	return 0
+}
+
+func (x *Handover) GetSealed() bool {
+	if x != nil {
+		return x.Sealed
+	}
+	return false
+}
+
+func (x *Handover) GetProducers() uint32 {
+	if x != nil {
+		return x.Producers
+	}
+	return 0
+}
+
+// MovedProducersRequest names a shard that was handed over.
+type MovedProducersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The physical shard.
+	Shard uint64 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// The handover's epoch.
+	Epoch uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// The first producer wanted.
+	First uint64 `protobuf:"varint,3,opt,name=first,proto3" json:"first,omitempty"`
+	// At most so many; 0 and anything above 10,000 mean 10,000.
+	Limit         uint32 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MovedProducersRequest) Reset() {
+	*x = MovedProducersRequest{}
+	mi := &file_scribe_v1_metalog_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MovedProducersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MovedProducersRequest) ProtoMessage() {}
+
+func (x *MovedProducersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_metalog_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MovedProducersRequest.ProtoReflect.Descriptor instead.
+func (*MovedProducersRequest) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *MovedProducersRequest) GetShard() uint64 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *MovedProducersRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *MovedProducersRequest) GetFirst() uint64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *MovedProducersRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+// MovedProducersResponse holds producers by id. Fewer than the limit are the last ones.
+type MovedProducersResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Producers     []*MovedProducer       `protobuf:"bytes,1,rep,name=producers,proto3" json:"producers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MovedProducersResponse) Reset() {
+	*x = MovedProducersResponse{}
+	mi := &file_scribe_v1_metalog_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MovedProducersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MovedProducersResponse) ProtoMessage() {}
+
+func (x *MovedProducersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_metalog_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MovedProducersResponse.ProtoReflect.Descriptor instead.
+func (*MovedProducersResponse) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *MovedProducersResponse) GetProducers() []*MovedProducer {
+	if x != nil {
+		return x.Producers
+	}
+	return nil
+}
+
+// MovedProducer is what a shard knows of a producer.
+type MovedProducer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The producer.
+	Producer uint64 `protobuf:"varint,1,opt,name=producer,proto3" json:"producer,omitempty"`
+	// Its newest epoch.
+	Epoch uint32 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// The sequence expected next.
+	Next uint64 `protobuf:"varint,3,opt,name=next,proto3" json:"next,omitempty"`
+	// LSN and persisted time of the newest record with messages of the producer.
+	Lsn           uint64 `protobuf:"varint,4,opt,name=lsn,proto3" json:"lsn,omitempty"`
+	Time          int64  `protobuf:"varint,5,opt,name=time,proto3" json:"time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MovedProducer) Reset() {
+	*x = MovedProducer{}
+	mi := &file_scribe_v1_metalog_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MovedProducer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MovedProducer) ProtoMessage() {}
+
+func (x *MovedProducer) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_metalog_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MovedProducer.ProtoReflect.Descriptor instead.
+func (*MovedProducer) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *MovedProducer) GetProducer() uint64 {
+	if x != nil {
+		return x.Producer
+	}
+	return 0
+}
+
+func (x *MovedProducer) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *MovedProducer) GetNext() uint64 {
+	if x != nil {
+		return x.Next
+	}
+	return 0
+}
+
+func (x *MovedProducer) GetLsn() uint64 {
+	if x != nil {
+		return x.Lsn
+	}
+	return 0
+}
+
+func (x *MovedProducer) GetTime() int64 {
+	if x != nil {
+		return x.Time
+	}
+	return 0
+}
+
+// MoveInRequest is a handover with all of its producers, by id.
+type MoveInRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Handover      *Handover              `protobuf:"bytes,1,opt,name=handover,proto3" json:"handover,omitempty"`
+	Producers     []*MovedProducer       `protobuf:"bytes,2,rep,name=producers,proto3" json:"producers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveInRequest) Reset() {
+	*x = MoveInRequest{}
+	mi := &file_scribe_v1_metalog_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveInRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveInRequest) ProtoMessage() {}
+
+func (x *MoveInRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_metalog_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveInRequest.ProtoReflect.Descriptor instead.
+func (*MoveInRequest) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *MoveInRequest) GetHandover() *Handover {
+	if x != nil {
+		return x.Handover
+	}
+	return nil
+}
+
+func (x *MoveInRequest) GetProducers() []*MovedProducer {
+	if x != nil {
+		return x.Producers
+	}
+	return nil
+}
+
+// MoveInResponse acknowledges.
+type MoveInResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The shard's present state.
+	State         *ShardState `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveInResponse) Reset() {
+	*x = MoveInResponse{}
+	mi := &file_scribe_v1_metalog_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveInResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveInResponse) ProtoMessage() {}
+
+func (x *MoveInResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_metalog_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveInResponse.ProtoReflect.Descriptor instead.
+func (*MoveInResponse) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *MoveInResponse) GetState() *ShardState {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
+// ListStaysRequest names a shard.
+type ListStaysRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The physical shard.
+	Shard         uint64 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListStaysRequest) Reset() {
+	*x = ListStaysRequest{}
+	mi := &file_scribe_v1_metalog_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListStaysRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListStaysRequest) ProtoMessage() {}
+
+func (x *ListStaysRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_metalog_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListStaysRequest.ProtoReflect.Descriptor instead.
+func (*ListStaysRequest) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *ListStaysRequest) GetShard() uint64 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+// ListStaysResponse holds the stays of the shard in this engine, by LSN, at most 17. It is empty for a shard that does not exist.
+type ListStaysResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Stays         []*ShardStay           `protobuf:"bytes,1,rep,name=stays,proto3" json:"stays,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListStaysResponse) Reset() {
+	*x = ListStaysResponse{}
+	mi := &file_scribe_v1_metalog_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListStaysResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListStaysResponse) ProtoMessage() {}
+
+func (x *ListStaysResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_metalog_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListStaysResponse.ProtoReflect.Descriptor instead.
+func (*ListStaysResponse) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *ListStaysResponse) GetStays() []*ShardStay {
+	if x != nil {
+		return x.Stays
+	}
+	return nil
+}
+
+// ShardStay is a run of LSNs of a shard that one engine has.
+type ShardStay struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// LSN with which it began.
+	Begin uint64 `protobuf:"varint,1,opt,name=begin,proto3" json:"begin,omitempty"`
+	// LSN of its oldest record; equals next_lsn when there is none.
+	FirstLsn uint64 `protobuf:"varint,2,opt,name=first_lsn,json=firstLsn,proto3" json:"first_lsn,omitempty"`
+	// LSN after its newest record.
+	NextLsn uint64 `protobuf:"varint,3,opt,name=next_lsn,json=nextLsn,proto3" json:"next_lsn,omitempty"`
+	// The newest epoch, and the one with which the shard came; the latter is 0 if it was created here.
+	Epoch   uint64 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Adopted uint64 `protobuf:"varint,5,opt,name=adopted,proto3" json:"adopted,omitempty"`
+	// Persisted time of the newest record ever appended before next_lsn, Unix microseconds.
+	LastTime int64 `protobuf:"varint,6,opt,name=last_time,json=lastTime,proto3" json:"last_time,omitempty"`
+	// Engines that the shard came from and was handed over to; may be empty.
+	MovedFrom string `protobuf:"bytes,7,opt,name=moved_from,json=movedFrom,proto3" json:"moved_from,omitempty"`
+	MovedTo   string `protobuf:"bytes,8,opt,name=moved_to,json=movedTo,proto3" json:"moved_to,omitempty"`
+	// Time of the handover to moved_to, Unix microseconds.
+	Left          int64 `protobuf:"varint,9,opt,name=left,proto3" json:"left,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShardStay) Reset() {
+	*x = ShardStay{}
+	mi := &file_scribe_v1_metalog_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShardStay) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShardStay) ProtoMessage() {}
+
+func (x *ShardStay) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_metalog_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShardStay.ProtoReflect.Descriptor instead.
+func (*ShardStay) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *ShardStay) GetBegin() uint64 {
+	if x != nil {
+		return x.Begin
+	}
+	return 0
+}
+
+func (x *ShardStay) GetFirstLsn() uint64 {
+	if x != nil {
+		return x.FirstLsn
+	}
+	return 0
+}
+
+func (x *ShardStay) GetNextLsn() uint64 {
+	if x != nil {
+		return x.NextLsn
+	}
+	return 0
+}
+
+func (x *ShardStay) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *ShardStay) GetAdopted() uint64 {
+	if x != nil {
+		return x.Adopted
+	}
+	return 0
+}
+
+func (x *ShardStay) GetLastTime() int64 {
+	if x != nil {
+		return x.LastTime
+	}
+	return 0
+}
+
+func (x *ShardStay) GetMovedFrom() string {
+	if x != nil {
+		return x.MovedFrom
+	}
+	return ""
+}
+
+func (x *ShardStay) GetMovedTo() string {
+	if x != nil {
+		return x.MovedTo
+	}
+	return ""
+}
+
+func (x *ShardStay) GetLeft() int64 {
+	if x != nil {
+		return x.Left
+	}
+	return 0
+}
+
+// ForwardCategoryRequest says where shards of a category are created.
+type ForwardCategoryRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The category's id.
+	Category      uint32           `protobuf:"varint,1,opt,name=category,proto3" json:"category,omitempty"`
+	Forward       *CategoryForward `protobuf:"bytes,2,opt,name=forward,proto3" json:"forward,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForwardCategoryRequest) Reset() {
+	*x = ForwardCategoryRequest{}
+	mi := &file_scribe_v1_metalog_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForwardCategoryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForwardCategoryRequest) ProtoMessage() {}
+
+func (x *ForwardCategoryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_metalog_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForwardCategoryRequest.ProtoReflect.Descriptor instead.
+func (*ForwardCategoryRequest) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *ForwardCategoryRequest) GetCategory() uint32 {
+	if x != nil {
+		return x.Category
+	}
+	return 0
+}
+
+func (x *ForwardCategoryRequest) GetForward() *CategoryForward {
+	if x != nil {
+		return x.Forward
+	}
+	return nil
+}
+
+// ForwardCategoryResponse is the mark that counts.
+type ForwardCategoryResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Forward       *CategoryForward       `protobuf:"bytes,1,opt,name=forward,proto3" json:"forward,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForwardCategoryResponse) Reset() {
+	*x = ForwardCategoryResponse{}
+	mi := &file_scribe_v1_metalog_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForwardCategoryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForwardCategoryResponse) ProtoMessage() {}
+
+func (x *ForwardCategoryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_metalog_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForwardCategoryResponse.ProtoReflect.Descriptor instead.
+func (*ForwardCategoryResponse) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *ForwardCategoryResponse) GetForward() *CategoryForward {
+	if x != nil {
+		return x.Forward
+	}
+	return nil
+}
+
+// CategoryForward says which engine creates shards of a category.
+type CategoryForward struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The engine; empty if it is the one that is called.
+	To string `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"`
+	// Of two marks of a category the one with the higher version counts. With 0 a request only reads; an answer with 0 says that there is no mark.
+	Version uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	// Of a request, a time that the engine's clock has passed afterwards; of an answer, when the mark was stored. Unix microseconds.
+	Time          int64 `protobuf:"varint,3,opt,name=time,proto3" json:"time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CategoryForward) Reset() {
+	*x = CategoryForward{}
+	mi := &file_scribe_v1_metalog_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CategoryForward) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CategoryForward) ProtoMessage() {}
+
+func (x *CategoryForward) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_metalog_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CategoryForward.ProtoReflect.Descriptor instead.
+func (*CategoryForward) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *CategoryForward) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *CategoryForward) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *CategoryForward) GetTime() int64 {
+	if x != nil {
+		return x.Time
+	}
+	return 0
+}
+
 // MetalogFault is attached, beside ErrorInfo, to the errors of an engine that are definite: the call changed nothing. An error
 // without it is the transport's or a failure of the engine: the call may have been carried out.
 type MetalogFault struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What happened: REASON_FENCED, REASON_SEALED or REASON_CONFLICT (with refusals), REASON_DUPLICATE, REASON_OUT_OF_SEQUENCE or
 	// REASON_STALE_PRODUCER (with runs), REASON_STALE_BLOB, REASON_TRIMMED, REASON_CORRUPT, REASON_INVALID, REASON_SHUTTING_DOWN,
-	// REASON_NOT_LEADER (with leader).
+	// REASON_NOT_LEADER (with leader), REASON_ELSEWHERE (with refusals, or with engine), REASON_CLOCK_SKEW (with times).
 	Reason Reason `protobuf:"varint,1,opt,name=reason,proto3,enum=scribe.v1.Reason" json:"reason,omitempty"`
 	// The shards that refused an append or an opening, at most 1,000.
 	Refusals []*ShardRefusal `protobuf:"bytes,2,rep,name=refusals,proto3" json:"refusals,omitempty"`
@@ -2226,14 +3162,19 @@ type MetalogFault struct {
 	// What is damaged. For people.
 	Detail string `protobuf:"bytes,7,opt,name=detail,proto3" json:"detail,omitempty"`
 	// URL of the replica that leads, with REASON_NOT_LEADER; empty when the answering replica does not know it.
-	Leader        string `protobuf:"bytes,8,opt,name=leader,proto3" json:"leader,omitempty"`
+	Leader string `protobuf:"bytes,8,opt,name=leader,proto3" json:"leader,omitempty"`
+	// The engine that has the shard or the position, with REASON_ELSEWHERE of a single shard.
+	Engine string `protobuf:"bytes,9,opt,name=engine,proto3" json:"engine,omitempty"`
+	// The time of another engine's clock, and this engine's clock, with REASON_CLOCK_SKEW. Unix microseconds.
+	Time          int64 `protobuf:"varint,10,opt,name=time,proto3" json:"time,omitempty"`
+	Clock         int64 `protobuf:"varint,11,opt,name=clock,proto3" json:"clock,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MetalogFault) Reset() {
 	*x = MetalogFault{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[40]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2245,7 +3186,7 @@ func (x *MetalogFault) String() string {
 func (*MetalogFault) ProtoMessage() {}
 
 func (x *MetalogFault) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[40]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2258,7 +3199,7 @@ func (x *MetalogFault) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetalogFault.ProtoReflect.Descriptor instead.
 func (*MetalogFault) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{40}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *MetalogFault) GetReason() Reason {
@@ -2317,10 +3258,31 @@ func (x *MetalogFault) GetLeader() string {
 	return ""
 }
 
+func (x *MetalogFault) GetEngine() string {
+	if x != nil {
+		return x.Engine
+	}
+	return ""
+}
+
+func (x *MetalogFault) GetTime() int64 {
+	if x != nil {
+		return x.Time
+	}
+	return 0
+}
+
+func (x *MetalogFault) GetClock() int64 {
+	if x != nil {
+		return x.Clock
+	}
+	return 0
+}
+
 // ShardRefusal says why one shard took no records, or why it was not opened.
 type ShardRefusal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// REASON_FENCED, REASON_SEALED or REASON_CONFLICT.
+	// REASON_FENCED, REASON_SEALED, REASON_CONFLICT or REASON_ELSEWHERE.
 	Reason Reason `protobuf:"varint,1,opt,name=reason,proto3,enum=scribe.v1.Reason" json:"reason,omitempty"`
 	// The shard's state when it refused; epoch 0 when it does not exist.
 	State         *ShardState `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
@@ -2330,7 +3292,7 @@ type ShardRefusal struct {
 
 func (x *ShardRefusal) Reset() {
 	*x = ShardRefusal{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[41]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2342,7 +3304,7 @@ func (x *ShardRefusal) String() string {
 func (*ShardRefusal) ProtoMessage() {}
 
 func (x *ShardRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[41]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2355,7 +3317,7 @@ func (x *ShardRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShardRefusal.ProtoReflect.Descriptor instead.
 func (*ShardRefusal) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{41}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ShardRefusal) GetReason() Reason {
@@ -2389,7 +3351,7 @@ type RunRefusal struct {
 
 func (x *RunRefusal) Reset() {
 	*x = RunRefusal{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[42]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2401,7 +3363,7 @@ func (x *RunRefusal) String() string {
 func (*RunRefusal) ProtoMessage() {}
 
 func (x *RunRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[42]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2414,7 +3376,7 @@ func (x *RunRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunRefusal.ProtoReflect.Descriptor instead.
 func (*RunRefusal) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{42}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *RunRefusal) GetShard() uint64 {
@@ -2449,7 +3411,7 @@ var File_scribe_v1_metalog_proto protoreflect.FileDescriptor
 
 const file_scribe_v1_metalog_proto_rawDesc = "" +
 	"\n" +
-	"\x17scribe/v1/metalog.proto\x12\tscribe.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16scribe/v1/common.proto\"\xdb\x01\n" +
+	"\x17scribe/v1/metalog.proto\x12\tscribe.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16scribe/v1/common.proto\"\xc5\x02\n" +
 	"\n" +
 	"ShardState\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x1b\n" +
@@ -2459,7 +3421,13 @@ const file_scribe_v1_metalog_proto_rawDesc = "" +
 	"\x06sealed\x18\x05 \x01(\bR\x06sealed\x12\x1b\n" +
 	"\tlast_time\x18\x06 \x01(\x03R\blastTime\x12\x1c\n" +
 	"\twatermark\x18\a \x01(\x03R\twatermark\x12\x16\n" +
-	"\x06origin\x18\b \x01(\x04R\x06origin\"n\n" +
+	"\x06origin\x18\b \x01(\x04R\x06origin\x12\x19\n" +
+	"\bmoved_to\x18\t \x01(\tR\amovedTo\x12\x1d\n" +
+	"\n" +
+	"moved_from\x18\n" +
+	" \x01(\tR\tmovedFrom\x12\x14\n" +
+	"\x05begin\x18\v \x01(\x04R\x05begin\x12\x18\n" +
+	"\aadopted\x18\f \x01(\x04R\aadopted\"n\n" +
 	"\x10ProducerSequence\x12\x1a\n" +
 	"\bproducer\x18\x01 \x01(\x04R\bproducer\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x14\n" +
@@ -2506,7 +3474,7 @@ const file_scribe_v1_metalog_proto_rawDesc = "" +
 	"\tpositions\x18\x01 \x03(\v2\x18.scribe.v1.ShardPositionR\tpositions\x127\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\theartbeat\"E\n" +
 	"\x11SubscribeResponse\x120\n" +
-	"\aupdates\x18\x01 \x03(\v2\x16.scribe.v1.ShardUpdateR\aupdates\"\xbf\x01\n" +
+	"\aupdates\x18\x01 \x03(\v2\x16.scribe.v1.ShardUpdateR\aupdates\"\xda\x01\n" +
 	"\vShardUpdate\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12*\n" +
 	"\aentries\x18\x02 \x03(\v2\x10.scribe.v1.EntryR\aentries\x12\x19\n" +
@@ -2514,7 +3482,8 @@ const file_scribe_v1_metalog_proto_rawDesc = "" +
 	"\twatermark\x18\x04 \x01(\x03R\twatermark\x12\x16\n" +
 	"\x06sealed\x18\x05 \x01(\bR\x06sealed\x12\x1d\n" +
 	"\n" +
-	"trimmed_to\x18\x06 \x01(\x04R\ttrimmedTo\"9\n" +
+	"trimmed_to\x18\x06 \x01(\x04R\ttrimmedTo\x12\x19\n" +
+	"\bmoved_to\x18\a \x01(\tR\amovedTo\"9\n" +
 	"\vSeekRequest\x12\x16\n" +
 	"\x06shards\x18\x01 \x03(\x04R\x06shards\x12\x12\n" +
 	"\x04time\x18\x02 \x01(\x03R\x04time\"\"\n" +
@@ -2573,7 +3542,65 @@ const file_scribe_v1_metalog_proto_rawDesc = "" +
 	"\tmax_bytes\x18\x05 \x01(\rR\bmaxBytes\"d\n" +
 	"\x13AnnotationsResponse\x127\n" +
 	"\vannotations\x18\x01 \x03(\v2\x15.scribe.v1.AnnotationR\vannotations\x12\x14\n" +
-	"\x05until\x18\x02 \x01(\x04R\x05until\"\x8e\x02\n" +
+	"\x05until\x18\x02 \x01(\x04R\x05until\"J\n" +
+	"\x0eMoveOutRequest\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\tR\x04from\x12\x0e\n" +
+	"\x02to\x18\x03 \x01(\tR\x02to\"B\n" +
+	"\x0fMoveOutResponse\x12/\n" +
+	"\bhandover\x18\x01 \x01(\v2\x13.scribe.v1.HandoverR\bhandover\"\xdc\x01\n" +
+	"\bHandover\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\tR\x04from\x12\x0e\n" +
+	"\x02to\x18\x03 \x01(\tR\x02to\x12\x19\n" +
+	"\bnext_lsn\x18\x04 \x01(\x04R\anextLsn\x12\x14\n" +
+	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\x12\x1b\n" +
+	"\tlast_time\x18\x06 \x01(\x03R\blastTime\x12\x12\n" +
+	"\x04time\x18\a \x01(\x03R\x04time\x12\x16\n" +
+	"\x06sealed\x18\b \x01(\bR\x06sealed\x12\x1c\n" +
+	"\tproducers\x18\t \x01(\rR\tproducers\"o\n" +
+	"\x15MovedProducersRequest\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +
+	"\x05first\x18\x03 \x01(\x04R\x05first\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\rR\x05limit\"P\n" +
+	"\x16MovedProducersResponse\x126\n" +
+	"\tproducers\x18\x01 \x03(\v2\x18.scribe.v1.MovedProducerR\tproducers\"{\n" +
+	"\rMovedProducer\x12\x1a\n" +
+	"\bproducer\x18\x01 \x01(\x04R\bproducer\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x12\n" +
+	"\x04next\x18\x03 \x01(\x04R\x04next\x12\x10\n" +
+	"\x03lsn\x18\x04 \x01(\x04R\x03lsn\x12\x12\n" +
+	"\x04time\x18\x05 \x01(\x03R\x04time\"x\n" +
+	"\rMoveInRequest\x12/\n" +
+	"\bhandover\x18\x01 \x01(\v2\x13.scribe.v1.HandoverR\bhandover\x126\n" +
+	"\tproducers\x18\x02 \x03(\v2\x18.scribe.v1.MovedProducerR\tproducers\"=\n" +
+	"\x0eMoveInResponse\x12+\n" +
+	"\x05state\x18\x01 \x01(\v2\x15.scribe.v1.ShardStateR\x05state\"(\n" +
+	"\x10ListStaysRequest\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\x04R\x05shard\"?\n" +
+	"\x11ListStaysResponse\x12*\n" +
+	"\x05stays\x18\x01 \x03(\v2\x14.scribe.v1.ShardStayR\x05stays\"\xf4\x01\n" +
+	"\tShardStay\x12\x14\n" +
+	"\x05begin\x18\x01 \x01(\x04R\x05begin\x12\x1b\n" +
+	"\tfirst_lsn\x18\x02 \x01(\x04R\bfirstLsn\x12\x19\n" +
+	"\bnext_lsn\x18\x03 \x01(\x04R\anextLsn\x12\x14\n" +
+	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12\x18\n" +
+	"\aadopted\x18\x05 \x01(\x04R\aadopted\x12\x1b\n" +
+	"\tlast_time\x18\x06 \x01(\x03R\blastTime\x12\x1d\n" +
+	"\n" +
+	"moved_from\x18\a \x01(\tR\tmovedFrom\x12\x19\n" +
+	"\bmoved_to\x18\b \x01(\tR\amovedTo\x12\x12\n" +
+	"\x04left\x18\t \x01(\x03R\x04left\"j\n" +
+	"\x16ForwardCategoryRequest\x12\x1a\n" +
+	"\bcategory\x18\x01 \x01(\rR\bcategory\x124\n" +
+	"\aforward\x18\x02 \x01(\v2\x1a.scribe.v1.CategoryForwardR\aforward\"O\n" +
+	"\x17ForwardCategoryResponse\x124\n" +
+	"\aforward\x18\x01 \x01(\v2\x1a.scribe.v1.CategoryForwardR\aforward\"O\n" +
+	"\x0fCategoryForward\x12\x0e\n" +
+	"\x02to\x18\x01 \x01(\tR\x02to\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x12\n" +
+	"\x04time\x18\x03 \x01(\x03R\x04time\"\xd0\x02\n" +
 	"\fMetalogFault\x12)\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x11.scribe.v1.ReasonR\x06reason\x123\n" +
 	"\brefusals\x18\x02 \x03(\v2\x17.scribe.v1.ShardRefusalR\brefusals\x12)\n" +
@@ -2582,7 +3609,11 @@ const file_scribe_v1_metalog_proto_rawDesc = "" +
 	"\x03lsn\x18\x05 \x01(\x04R\x03lsn\x12\x1b\n" +
 	"\tfirst_lsn\x18\x06 \x01(\x04R\bfirstLsn\x12\x16\n" +
 	"\x06detail\x18\a \x01(\tR\x06detail\x12\x16\n" +
-	"\x06leader\x18\b \x01(\tR\x06leader\"f\n" +
+	"\x06leader\x18\b \x01(\tR\x06leader\x12\x16\n" +
+	"\x06engine\x18\t \x01(\tR\x06engine\x12\x12\n" +
+	"\x04time\x18\n" +
+	" \x01(\x03R\x04time\x12\x14\n" +
+	"\x05clock\x18\v \x01(\x03R\x05clock\"f\n" +
 	"\fShardRefusal\x12)\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x11.scribe.v1.ReasonR\x06reason\x12+\n" +
 	"\x05state\x18\x02 \x01(\v2\x15.scribe.v1.ShardStateR\x05state\"\xac\x01\n" +
@@ -2591,7 +3622,7 @@ const file_scribe_v1_metalog_proto_rawDesc = "" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12)\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x11.scribe.v1.ReasonR\x06reason\x12-\n" +
 	"\x03run\x18\x03 \x01(\v2\x1b.scribe.v1.ProducerSequenceR\x03run\x12.\n" +
-	"\x05known\x18\x04 \x01(\v2\x18.scribe.v1.ProducerStateR\x05known2\xba\b\n" +
+	"\x05known\x18\x04 \x01(\v2\x18.scribe.v1.ProducerStateR\x05known2\xb4\v\n" +
 	"\x0eMetalogService\x127\n" +
 	"\x04Open\x12\x16.scribe.v1.OpenRequest\x1a\x17.scribe.v1.OpenResponse\x12=\n" +
 	"\x06Append\x12\x18.scribe.v1.AppendRequest\x1a\x19.scribe.v1.AppendResponse\x127\n" +
@@ -2609,7 +3640,12 @@ const file_scribe_v1_metalog_proto_rawDesc = "" +
 	"\tSequences\x12\x1b.scribe.v1.SequencesRequest\x1a\x1c.scribe.v1.SequencesResponse\x12X\n" +
 	"\x0fAdvanceBoundary\x12!.scribe.v1.AdvanceBoundaryRequest\x1a\".scribe.v1.AdvanceBoundaryResponse\x12C\n" +
 	"\bAnnotate\x12\x1a.scribe.v1.AnnotateRequest\x1a\x1b.scribe.v1.AnnotateResponse\x12L\n" +
-	"\vAnnotations\x12\x1d.scribe.v1.AnnotationsRequest\x1a\x1e.scribe.v1.AnnotationsResponseB!Z\x1fscribe/proto/scribe/v1;scribev1b\x06proto3"
+	"\vAnnotations\x12\x1d.scribe.v1.AnnotationsRequest\x1a\x1e.scribe.v1.AnnotationsResponse\x12@\n" +
+	"\aMoveOut\x12\x19.scribe.v1.MoveOutRequest\x1a\x1a.scribe.v1.MoveOutResponse\x12U\n" +
+	"\x0eMovedProducers\x12 .scribe.v1.MovedProducersRequest\x1a!.scribe.v1.MovedProducersResponse\x12=\n" +
+	"\x06MoveIn\x12\x18.scribe.v1.MoveInRequest\x1a\x19.scribe.v1.MoveInResponse\x12F\n" +
+	"\tListStays\x12\x1b.scribe.v1.ListStaysRequest\x1a\x1c.scribe.v1.ListStaysResponse\x12X\n" +
+	"\x0fForwardCategory\x12!.scribe.v1.ForwardCategoryRequest\x1a\".scribe.v1.ForwardCategoryResponseB!Z\x1fscribe/proto/scribe/v1;scribev1b\x06proto3"
 
 var (
 	file_scribe_v1_metalog_proto_rawDescOnce sync.Once
@@ -2623,7 +3659,7 @@ func file_scribe_v1_metalog_proto_rawDescGZIP() []byte {
 	return file_scribe_v1_metalog_proto_rawDescData
 }
 
-var file_scribe_v1_metalog_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_scribe_v1_metalog_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
 var file_scribe_v1_metalog_proto_goTypes = []any{
 	(*ShardState)(nil),              // 0: scribe.v1.ShardState
 	(*ProducerSequence)(nil),        // 1: scribe.v1.ProducerSequence
@@ -2665,12 +3701,26 @@ var file_scribe_v1_metalog_proto_goTypes = []any{
 	(*AnnotateResponse)(nil),        // 37: scribe.v1.AnnotateResponse
 	(*AnnotationsRequest)(nil),      // 38: scribe.v1.AnnotationsRequest
 	(*AnnotationsResponse)(nil),     // 39: scribe.v1.AnnotationsResponse
-	(*MetalogFault)(nil),            // 40: scribe.v1.MetalogFault
-	(*ShardRefusal)(nil),            // 41: scribe.v1.ShardRefusal
-	(*RunRefusal)(nil),              // 42: scribe.v1.RunRefusal
-	(*ShardPosition)(nil),           // 43: scribe.v1.ShardPosition
-	(*durationpb.Duration)(nil),     // 44: google.protobuf.Duration
-	(Reason)(0),                     // 45: scribe.v1.Reason
+	(*MoveOutRequest)(nil),          // 40: scribe.v1.MoveOutRequest
+	(*MoveOutResponse)(nil),         // 41: scribe.v1.MoveOutResponse
+	(*Handover)(nil),                // 42: scribe.v1.Handover
+	(*MovedProducersRequest)(nil),   // 43: scribe.v1.MovedProducersRequest
+	(*MovedProducersResponse)(nil),  // 44: scribe.v1.MovedProducersResponse
+	(*MovedProducer)(nil),           // 45: scribe.v1.MovedProducer
+	(*MoveInRequest)(nil),           // 46: scribe.v1.MoveInRequest
+	(*MoveInResponse)(nil),          // 47: scribe.v1.MoveInResponse
+	(*ListStaysRequest)(nil),        // 48: scribe.v1.ListStaysRequest
+	(*ListStaysResponse)(nil),       // 49: scribe.v1.ListStaysResponse
+	(*ShardStay)(nil),               // 50: scribe.v1.ShardStay
+	(*ForwardCategoryRequest)(nil),  // 51: scribe.v1.ForwardCategoryRequest
+	(*ForwardCategoryResponse)(nil), // 52: scribe.v1.ForwardCategoryResponse
+	(*CategoryForward)(nil),         // 53: scribe.v1.CategoryForward
+	(*MetalogFault)(nil),            // 54: scribe.v1.MetalogFault
+	(*ShardRefusal)(nil),            // 55: scribe.v1.ShardRefusal
+	(*RunRefusal)(nil),              // 56: scribe.v1.RunRefusal
+	(*ShardPosition)(nil),           // 57: scribe.v1.ShardPosition
+	(*durationpb.Duration)(nil),     // 58: google.protobuf.Duration
+	(Reason)(0),                     // 59: scribe.v1.Reason
 }
 var file_scribe_v1_metalog_proto_depIdxs = []int32{
 	0,  // 0: scribe.v1.OpenResponse.states:type_name -> scribe.v1.ShardState
@@ -2679,8 +3729,8 @@ var file_scribe_v1_metalog_proto_depIdxs = []int32{
 	8,  // 3: scribe.v1.AppendResponse.appended:type_name -> scribe.v1.Appended
 	2,  // 4: scribe.v1.ReadResponse.entries:type_name -> scribe.v1.Entry
 	0,  // 5: scribe.v1.TailResponse.states:type_name -> scribe.v1.ShardState
-	43, // 6: scribe.v1.SubscribeRequest.positions:type_name -> scribe.v1.ShardPosition
-	44, // 7: scribe.v1.SubscribeRequest.heartbeat:type_name -> google.protobuf.Duration
+	57, // 6: scribe.v1.SubscribeRequest.positions:type_name -> scribe.v1.ShardPosition
+	58, // 7: scribe.v1.SubscribeRequest.heartbeat:type_name -> google.protobuf.Duration
 	15, // 8: scribe.v1.SubscribeResponse.updates:type_name -> scribe.v1.ShardUpdate
 	2,  // 9: scribe.v1.ShardUpdate.entries:type_name -> scribe.v1.Entry
 	0,  // 10: scribe.v1.SealResponse.state:type_name -> scribe.v1.ShardState
@@ -2688,51 +3738,69 @@ var file_scribe_v1_metalog_proto_depIdxs = []int32{
 	32, // 12: scribe.v1.SequencesResponse.producers:type_name -> scribe.v1.ProducerState
 	35, // 13: scribe.v1.AnnotateRequest.annotations:type_name -> scribe.v1.Annotation
 	35, // 14: scribe.v1.AnnotationsResponse.annotations:type_name -> scribe.v1.Annotation
-	45, // 15: scribe.v1.MetalogFault.reason:type_name -> scribe.v1.Reason
-	41, // 16: scribe.v1.MetalogFault.refusals:type_name -> scribe.v1.ShardRefusal
-	42, // 17: scribe.v1.MetalogFault.runs:type_name -> scribe.v1.RunRefusal
-	45, // 18: scribe.v1.ShardRefusal.reason:type_name -> scribe.v1.Reason
-	0,  // 19: scribe.v1.ShardRefusal.state:type_name -> scribe.v1.ShardState
-	45, // 20: scribe.v1.RunRefusal.reason:type_name -> scribe.v1.Reason
-	1,  // 21: scribe.v1.RunRefusal.run:type_name -> scribe.v1.ProducerSequence
-	32, // 22: scribe.v1.RunRefusal.known:type_name -> scribe.v1.ProducerState
-	3,  // 23: scribe.v1.MetalogService.Open:input_type -> scribe.v1.OpenRequest
-	5,  // 24: scribe.v1.MetalogService.Append:input_type -> scribe.v1.AppendRequest
-	9,  // 25: scribe.v1.MetalogService.Read:input_type -> scribe.v1.ReadRequest
-	11, // 26: scribe.v1.MetalogService.Tail:input_type -> scribe.v1.TailRequest
-	13, // 27: scribe.v1.MetalogService.Subscribe:input_type -> scribe.v1.SubscribeRequest
-	16, // 28: scribe.v1.MetalogService.Seek:input_type -> scribe.v1.SeekRequest
-	18, // 29: scribe.v1.MetalogService.Trim:input_type -> scribe.v1.TrimRequest
-	20, // 30: scribe.v1.MetalogService.Seal:input_type -> scribe.v1.SealRequest
-	22, // 31: scribe.v1.MetalogService.Retire:input_type -> scribe.v1.RetireRequest
-	24, // 32: scribe.v1.MetalogService.Erase:input_type -> scribe.v1.EraseRequest
-	26, // 33: scribe.v1.MetalogService.ListShards:input_type -> scribe.v1.ListShardsRequest
-	28, // 34: scribe.v1.MetalogService.WatchShards:input_type -> scribe.v1.WatchShardsRequest
-	30, // 35: scribe.v1.MetalogService.Sequences:input_type -> scribe.v1.SequencesRequest
-	33, // 36: scribe.v1.MetalogService.AdvanceBoundary:input_type -> scribe.v1.AdvanceBoundaryRequest
-	36, // 37: scribe.v1.MetalogService.Annotate:input_type -> scribe.v1.AnnotateRequest
-	38, // 38: scribe.v1.MetalogService.Annotations:input_type -> scribe.v1.AnnotationsRequest
-	4,  // 39: scribe.v1.MetalogService.Open:output_type -> scribe.v1.OpenResponse
-	7,  // 40: scribe.v1.MetalogService.Append:output_type -> scribe.v1.AppendResponse
-	10, // 41: scribe.v1.MetalogService.Read:output_type -> scribe.v1.ReadResponse
-	12, // 42: scribe.v1.MetalogService.Tail:output_type -> scribe.v1.TailResponse
-	14, // 43: scribe.v1.MetalogService.Subscribe:output_type -> scribe.v1.SubscribeResponse
-	17, // 44: scribe.v1.MetalogService.Seek:output_type -> scribe.v1.SeekResponse
-	19, // 45: scribe.v1.MetalogService.Trim:output_type -> scribe.v1.TrimResponse
-	21, // 46: scribe.v1.MetalogService.Seal:output_type -> scribe.v1.SealResponse
-	23, // 47: scribe.v1.MetalogService.Retire:output_type -> scribe.v1.RetireResponse
-	25, // 48: scribe.v1.MetalogService.Erase:output_type -> scribe.v1.EraseResponse
-	27, // 49: scribe.v1.MetalogService.ListShards:output_type -> scribe.v1.ListShardsResponse
-	29, // 50: scribe.v1.MetalogService.WatchShards:output_type -> scribe.v1.WatchShardsResponse
-	31, // 51: scribe.v1.MetalogService.Sequences:output_type -> scribe.v1.SequencesResponse
-	34, // 52: scribe.v1.MetalogService.AdvanceBoundary:output_type -> scribe.v1.AdvanceBoundaryResponse
-	37, // 53: scribe.v1.MetalogService.Annotate:output_type -> scribe.v1.AnnotateResponse
-	39, // 54: scribe.v1.MetalogService.Annotations:output_type -> scribe.v1.AnnotationsResponse
-	39, // [39:55] is the sub-list for method output_type
-	23, // [23:39] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	42, // 15: scribe.v1.MoveOutResponse.handover:type_name -> scribe.v1.Handover
+	45, // 16: scribe.v1.MovedProducersResponse.producers:type_name -> scribe.v1.MovedProducer
+	42, // 17: scribe.v1.MoveInRequest.handover:type_name -> scribe.v1.Handover
+	45, // 18: scribe.v1.MoveInRequest.producers:type_name -> scribe.v1.MovedProducer
+	0,  // 19: scribe.v1.MoveInResponse.state:type_name -> scribe.v1.ShardState
+	50, // 20: scribe.v1.ListStaysResponse.stays:type_name -> scribe.v1.ShardStay
+	53, // 21: scribe.v1.ForwardCategoryRequest.forward:type_name -> scribe.v1.CategoryForward
+	53, // 22: scribe.v1.ForwardCategoryResponse.forward:type_name -> scribe.v1.CategoryForward
+	59, // 23: scribe.v1.MetalogFault.reason:type_name -> scribe.v1.Reason
+	55, // 24: scribe.v1.MetalogFault.refusals:type_name -> scribe.v1.ShardRefusal
+	56, // 25: scribe.v1.MetalogFault.runs:type_name -> scribe.v1.RunRefusal
+	59, // 26: scribe.v1.ShardRefusal.reason:type_name -> scribe.v1.Reason
+	0,  // 27: scribe.v1.ShardRefusal.state:type_name -> scribe.v1.ShardState
+	59, // 28: scribe.v1.RunRefusal.reason:type_name -> scribe.v1.Reason
+	1,  // 29: scribe.v1.RunRefusal.run:type_name -> scribe.v1.ProducerSequence
+	32, // 30: scribe.v1.RunRefusal.known:type_name -> scribe.v1.ProducerState
+	3,  // 31: scribe.v1.MetalogService.Open:input_type -> scribe.v1.OpenRequest
+	5,  // 32: scribe.v1.MetalogService.Append:input_type -> scribe.v1.AppendRequest
+	9,  // 33: scribe.v1.MetalogService.Read:input_type -> scribe.v1.ReadRequest
+	11, // 34: scribe.v1.MetalogService.Tail:input_type -> scribe.v1.TailRequest
+	13, // 35: scribe.v1.MetalogService.Subscribe:input_type -> scribe.v1.SubscribeRequest
+	16, // 36: scribe.v1.MetalogService.Seek:input_type -> scribe.v1.SeekRequest
+	18, // 37: scribe.v1.MetalogService.Trim:input_type -> scribe.v1.TrimRequest
+	20, // 38: scribe.v1.MetalogService.Seal:input_type -> scribe.v1.SealRequest
+	22, // 39: scribe.v1.MetalogService.Retire:input_type -> scribe.v1.RetireRequest
+	24, // 40: scribe.v1.MetalogService.Erase:input_type -> scribe.v1.EraseRequest
+	26, // 41: scribe.v1.MetalogService.ListShards:input_type -> scribe.v1.ListShardsRequest
+	28, // 42: scribe.v1.MetalogService.WatchShards:input_type -> scribe.v1.WatchShardsRequest
+	30, // 43: scribe.v1.MetalogService.Sequences:input_type -> scribe.v1.SequencesRequest
+	33, // 44: scribe.v1.MetalogService.AdvanceBoundary:input_type -> scribe.v1.AdvanceBoundaryRequest
+	36, // 45: scribe.v1.MetalogService.Annotate:input_type -> scribe.v1.AnnotateRequest
+	38, // 46: scribe.v1.MetalogService.Annotations:input_type -> scribe.v1.AnnotationsRequest
+	40, // 47: scribe.v1.MetalogService.MoveOut:input_type -> scribe.v1.MoveOutRequest
+	43, // 48: scribe.v1.MetalogService.MovedProducers:input_type -> scribe.v1.MovedProducersRequest
+	46, // 49: scribe.v1.MetalogService.MoveIn:input_type -> scribe.v1.MoveInRequest
+	48, // 50: scribe.v1.MetalogService.ListStays:input_type -> scribe.v1.ListStaysRequest
+	51, // 51: scribe.v1.MetalogService.ForwardCategory:input_type -> scribe.v1.ForwardCategoryRequest
+	4,  // 52: scribe.v1.MetalogService.Open:output_type -> scribe.v1.OpenResponse
+	7,  // 53: scribe.v1.MetalogService.Append:output_type -> scribe.v1.AppendResponse
+	10, // 54: scribe.v1.MetalogService.Read:output_type -> scribe.v1.ReadResponse
+	12, // 55: scribe.v1.MetalogService.Tail:output_type -> scribe.v1.TailResponse
+	14, // 56: scribe.v1.MetalogService.Subscribe:output_type -> scribe.v1.SubscribeResponse
+	17, // 57: scribe.v1.MetalogService.Seek:output_type -> scribe.v1.SeekResponse
+	19, // 58: scribe.v1.MetalogService.Trim:output_type -> scribe.v1.TrimResponse
+	21, // 59: scribe.v1.MetalogService.Seal:output_type -> scribe.v1.SealResponse
+	23, // 60: scribe.v1.MetalogService.Retire:output_type -> scribe.v1.RetireResponse
+	25, // 61: scribe.v1.MetalogService.Erase:output_type -> scribe.v1.EraseResponse
+	27, // 62: scribe.v1.MetalogService.ListShards:output_type -> scribe.v1.ListShardsResponse
+	29, // 63: scribe.v1.MetalogService.WatchShards:output_type -> scribe.v1.WatchShardsResponse
+	31, // 64: scribe.v1.MetalogService.Sequences:output_type -> scribe.v1.SequencesResponse
+	34, // 65: scribe.v1.MetalogService.AdvanceBoundary:output_type -> scribe.v1.AdvanceBoundaryResponse
+	37, // 66: scribe.v1.MetalogService.Annotate:output_type -> scribe.v1.AnnotateResponse
+	39, // 67: scribe.v1.MetalogService.Annotations:output_type -> scribe.v1.AnnotationsResponse
+	41, // 68: scribe.v1.MetalogService.MoveOut:output_type -> scribe.v1.MoveOutResponse
+	44, // 69: scribe.v1.MetalogService.MovedProducers:output_type -> scribe.v1.MovedProducersResponse
+	47, // 70: scribe.v1.MetalogService.MoveIn:output_type -> scribe.v1.MoveInResponse
+	49, // 71: scribe.v1.MetalogService.ListStays:output_type -> scribe.v1.ListStaysResponse
+	52, // 72: scribe.v1.MetalogService.ForwardCategory:output_type -> scribe.v1.ForwardCategoryResponse
+	52, // [52:73] is the sub-list for method output_type
+	31, // [31:52] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_metalog_proto_init() }
@@ -2747,7 +3815,7 @@ func file_scribe_v1_metalog_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_scribe_v1_metalog_proto_rawDesc), len(file_scribe_v1_metalog_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   43,
+			NumMessages:   57,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

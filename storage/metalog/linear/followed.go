@@ -15,6 +15,7 @@ type FollowedShard struct {
 	Tail      record.LSN
 	Watermark int64
 	Sealed    bool
+	MovedTo   string
 	last      int64 // time of the newest record
 	promised  int64 // the newest watermark of the subscriptions before
 }
@@ -22,7 +23,7 @@ type FollowedShard struct {
 // TakeUpdate takes an update, or fails if the update violates the contract of metalog.Log.Subscribe.
 func (f *FollowedShard) TakeUpdate(u *metalog.Update) error {
 	switch {
-	case f.Sealed:
+	case f.Sealed, f.MovedTo != "":
 		return errors.New("an update came after the last one")
 	case u.TrimmedTo != 0 && u.TrimmedTo <= f.Next:
 		return fmt.Errorf("trimmed to %d, but the position is %d already", u.TrimmedTo, f.Next)
@@ -47,14 +48,16 @@ func (f *FollowedShard) TakeUpdate(u *metalog.Update) error {
 	switch {
 	case u.NextLSN < f.Next && len(u.Entries) > 0:
 		return fmt.Errorf("the tail is %d after LSN %d", u.NextLSN, f.Next-1)
-	case f.Next < u.NextLSN && (u.Watermark != 0 || u.Sealed):
-		return fmt.Errorf("at %d, before the tail %d, with watermark %d and sealed %v", f.Next, u.NextLSN, u.Watermark, u.Sealed)
+	case f.Next < u.NextLSN && (u.Watermark != 0 || u.Sealed || u.MovedTo != ""):
+		return fmt.Errorf("at %d, before the tail %d, with watermark %d, sealed %v and moved to %q", f.Next, u.NextLSN, u.Watermark, u.Sealed, u.MovedTo)
+	case u.Sealed && u.MovedTo != "":
+		return fmt.Errorf("sealed, and moved to %q", u.MovedTo)
 	case f.Next >= u.NextLSN && u.Watermark == 0:
 		return fmt.Errorf("at the tail %d without a watermark", u.NextLSN)
 	case u.Watermark != 0 && u.Watermark < f.Watermark:
 		return fmt.Errorf("the watermark went back from %d to %d", f.Watermark, u.Watermark)
 	}
 	f.Watermark = max(f.Watermark, u.Watermark)
-	f.Tail, f.Sealed = u.NextLSN, u.Sealed
+	f.Tail, f.Sealed, f.MovedTo = u.NextLSN, u.Sealed, u.MovedTo
 	return nil
 }

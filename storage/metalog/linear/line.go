@@ -21,6 +21,11 @@ type Log interface {
 	Trim(ctx context.Context, shard record.ShardID, before record.LSN) error
 }
 
+// Mover is a log over several engines. MoveLog moves a shard to another one, wherever it is, or finishes a move.
+type Mover interface {
+	MoveLog(ctx context.Context, shard record.ShardID) (metalog.Handover, error)
+}
+
 // errBroken is the outcome of a call during which the engine crashed. It is returned once the next engine is there: after that
 // the call can't take effect any more.
 var errBroken = errors.New("linear: the engine crashed during the call")
@@ -104,6 +109,11 @@ func (l *Line) Tail(ctx context.Context, shards []record.ShardID) ([]metalog.Sta
 func (l *Line) Trim(ctx context.Context, shard record.ShardID, before record.LSN) error {
 	_, err := duringCall(l, func(log Log, _ func() bool) (any, error) { return nil, log.Trim(ctx, shard, before) })
 	return err
+}
+
+// MoveLog implements Mover; the engine must be one.
+func (l *Line) MoveLog(ctx context.Context, shard record.ShardID) (metalog.Handover, error) {
+	return duringCall(l, func(log Log, _ func() bool) (metalog.Handover, error) { return log.(Mover).MoveLog(ctx, shard) })
 }
 
 // Subscribe implements Log.

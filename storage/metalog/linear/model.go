@@ -21,6 +21,7 @@ const (
 	doOpen    callKind = "open"
 	doTrim    callKind = "trim"
 	doObserve callKind = "observe" // an update of a subscription
+	doMove    callKind = "move"    // to another engine
 )
 
 // modelCall is the input of a call.
@@ -197,6 +198,12 @@ func (s modelState) nextStates(c modelCall, a modelAnswer) []modelState {
 			after.epoch, after.burned = a.state.Epoch, false
 			after, ok = after.withState(a.state)
 		}
+	case doMove:
+		// The epoch of the handover is above all that were given out. Who only finishes another's move finds it there.
+		if ok = a.state.Epoch > s.epoch || a.state.Epoch == s.epoch && !s.burned; ok {
+			after, ok = s.withHandover(a)
+			after.epoch, after.burned = a.state.Epoch, false
+		}
 	case doTail:
 		after, ok = s.withState(a.state)
 	case doTrim:
@@ -215,6 +222,14 @@ func (s modelState) nextStates(c modelCall, a modelAnswer) []modelState {
 	return []modelState{after}
 }
 
+// withHandover compares s with where a log was handed over: no later record may be below the time of that. A handover that another call began is
+// one of an earlier state.
+func (s modelState) withHandover(a modelAnswer) (modelState, bool) {
+	raises := a.state.Epoch > s.epoch && !s.burned
+	s.floor = max(s.floor, a.time)
+	return s, a.lsn == s.next() || !raises && a.lsn < s.next()
+}
+
 // mayAppend reports whether a log accepts an append.
 func (s modelState) mayAppend(c modelCall) bool {
 	return c.epoch == s.epoch && !s.burned && (c.expect == 0 || c.expect == s.next())
@@ -226,7 +241,7 @@ func (s modelState) unknownStates(c modelCall) []modelState {
 	switch {
 	case c.kind == doAppend && s.mayAppend(c):
 		after = s.withRecord(c.values, 0)
-	case c.kind == doOpen:
+	case c.kind == doOpen, c.kind == doMove:
 		after.burned = true
 	case c.kind == doTrim && c.from <= s.next():
 		after.first = max(s.first, c.from)

@@ -37,6 +37,8 @@ type Config struct {
 	// Disturb is called Disturbances times, at moments that the seed chooses by the number of calls made, by one goroutine.
 	Disturb      func(rng *rand.Rand)
 	Disturbances int
+	// Moves says that the log is a Mover whose shards clients move at times. No shard is trimmed then, and no transaction is on two of them.
+	Moves bool
 	// CatchUp bounds how long subscriptions take at the end to deliver all records; the default is a minute.
 	CatchUp time.Duration
 }
@@ -224,9 +226,11 @@ func (c *runClient) makeCall(value uint64) {
 		c.openShard(ctx, at)
 	case n < 10:
 		c.appendRecord(ctx, at, value)
+	case n == 10 && c.cfg.Moves:
+		c.moveShard(ctx, at)
 	case n < 15:
 		c.readShard(ctx, at, 1+record.LSN(c.rng.IntN(int(k.next)+2)), 1+c.rng.IntN(30)) //nolint:gosec // small
-	case n == 15 && k.next > 1 && at == 0:
+	case n == 15 && k.next > 1 && at == 0 && !c.cfg.Moves:
 		c.trimShard(ctx, at, 1+record.LSN(c.rng.IntN(int(k.next)/2+1))) //nolint:gosec // small
 	default:
 		c.tailShard(ctx, at)
@@ -273,6 +277,16 @@ func (c *runClient) trimShard(ctx context.Context, at int, before record.LSN) {
 	op.endCall(c.outcome(err), err)
 }
 
+func (c *runClient) moveShard(ctx context.Context, at int) {
+	op := c.h.beginCall(at, modelCall{kind: doMove})
+	moved, err := c.log.(Mover).MoveLog(ctx, c.logs[at])
+	a := c.outcome(err)
+	if err == nil {
+		a.state, a.lsn, a.time = metalog.State{Shard: moved.Shard, Epoch: moved.Epoch}, moved.NextLSN, moved.Time
+	}
+	op.endCall(a, err)
+}
+
 // readShard reports whether there was an answer.
 func (c *runClient) readShard(ctx context.Context, at int, from record.LSN, limit int) bool {
 	op := c.h.beginCall(at, modelCall{kind: doRead, from: from, limit: limit})
@@ -289,7 +303,7 @@ func (c *runClient) readShard(ctx context.Context, at int, from record.LSN, limi
 // appendRecord appends up to three records to a log, sometimes with another log in the same transaction.
 func (c *runClient) appendRecord(ctx context.Context, at int, value uint64) {
 	into := []int{at}
-	if other := c.rng.IntN(len(c.logs)); other != at && c.known[other].epoch != 0 && c.rng.IntN(3) == 0 {
+	if other := c.rng.IntN(len(c.logs)); other != at && c.known[other].epoch != 0 && c.rng.IntN(3) == 0 && !c.cfg.Moves {
 		into = append(into, other)
 	}
 	a := new(metalog.Append)

@@ -214,7 +214,7 @@ func stageReplica(db *pebble.DB, at Adoption, sync *pebble.WriteOptions) error {
 	return errors.Join(b.Set(key, schema.AppendApplied(nil, key, at.applied()), nil), b.Delete(schema.MetaKey(schema.MetaClock), nil), b.Commit(sync), b.Close())
 }
 
-// checkOwnFolder fails unless the folder is that of an engine without a journal, of the newest version: who opened it last raised that.
+// checkOwnFolder fails unless the folder is that of an engine without a journal. What older versions hold is written in the same way.
 func checkOwnFolder(db *pebble.DB) error {
 	version, found, err := lookUp(db, schema.MetaKey(schema.MetaFormat), schema.DecodeNumber)
 	switch {
@@ -222,9 +222,9 @@ func checkOwnFolder(db *pebble.DB) error {
 		return err
 	case !found:
 		return errors.New("it holds no logs")
-	case version == schema.ReplicaVersion:
+	case schema.IsReplica(version):
 		return fmt.Errorf("%w: it belongs to a replica already", ErrReplica)
-	case version != schema.Version:
+	case version > schema.Version:
 		return fmt.Errorf("%w: version %d, this build reads %d", ErrVersion, version, schema.Version)
 	}
 	return nil

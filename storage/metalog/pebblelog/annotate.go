@@ -91,7 +91,7 @@ func (e *Engine) Annotations(
 	if err != nil {
 		return nil, 0, err
 	}
-	low, high := max(from, st.First), min(to, st.Next)
+	low, high := max(from, oldestLSN(st)), min(to, st.Next)
 	if low >= high {
 		return nil, to, nil
 	}

@@ -77,6 +77,18 @@ func (c *watermarkClock) beginBatch() (now, bound int64) {
 	return now, bound
 }
 
+// raiseBatch puts the clock, and the time of the batch being built, forward to t. It returns that time. The watermark stays below the batch's first
+// time until the batch is published.
+func (c *watermarkClock) raiseBatch(t int64) int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.last, c.mu.newest = max(c.mu.last, t), max(c.mu.newest, t)
+	return c.mu.newest
+}
+
+// boundAfter returns the bound that a batch must write whose time was put forward to now.
+func (c *watermarkClock) boundAfter(now int64) int64 { return now + min(c.lease, math.MaxInt64-now) }
+
 // endBatch records that the batch of beginBatch is durable and published, together with the bound that it wrote, if any.
 func (c *watermarkClock) endBatch(bound int64) {
 	c.mu.Lock()

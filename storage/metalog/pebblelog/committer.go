@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
+	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 	"scribe/storage/metalog/journal"
 	"scribe/storage/metalog/pebblelog/schema"
@@ -99,6 +100,8 @@ type logCommitter struct {
 	dirty []*shardEntry
 	// producers are the states of producers that the batch changes.
 	producers map[producerKey]schema.Producer
+	// replaced are the shards whose producers on disk the batch removes.
+	replaced map[record.ShardID]bool
 	// overlay are the states of producers that the append being decided changes.
 	overlay map[producerKey]schema.Producer
 	tails   []*tailChunk
@@ -110,6 +113,8 @@ type logCommitter struct {
 	boundary int64
 	// retired are the retired categories, including those that the batch retires.
 	retired categorySet
+	// forwards are the marks of categories that the batch sets; those with Version 0 are removed.
+	forwards map[uint32]schema.Forward
 
 	// known caches the states of producers on disk.
 	known *simplelru.LRU[producerKey, schema.Producer]
@@ -136,7 +141,9 @@ func newCommitter(e *Engine) *logCommitter {
 	return &logCommitter{
 		e:         e,
 		producers: make(map[producerKey]schema.Producer),
+		replaced:  make(map[record.ShardID]bool),
 		overlay:   make(map[producerKey]schema.Producer),
+		forwards:  make(map[uint32]schema.Forward),
 		boundary:  e.boundary.Load(),
 		retired:   e.retired,
 		known:     known,
@@ -189,6 +196,7 @@ func (c *logCommitter) buildBatch(first *commitRequest) (bound int64, err error)
 	e.staging.Lock()
 	defer e.staging.Unlock()
 	c.now, bound = e.clock.beginBatch()
+	began := c.now
 	for r := first; r != nil; r = c.nextRequest() {
 		if r.claim.CompareAndSwap(claimQueued, claimStaged) {
 			r.err = r.op.stage(c)
@@ -207,6 +215,9 @@ func (c *logCommitter) buildBatch(first *commitRequest) (bound int64, err error)
 		c.key = k.append(c.key[:0])
 		c.value = schema.AppendProducer(c.value[:0], c.key, p)
 		err = errors.Join(err, c.batch.Set(c.key, c.value, nil))
+	}
+	if c.now != began {
+		bound = e.clock.boundAfter(c.now)
 	}
 	if bound != 0 && e.replica == nil {
 		setNumber(c.batch, schema.MetaClock, bound)
@@ -236,7 +247,7 @@ func (c *logCommitter) nextRequest() *commitRequest {
 func (c *logCommitter) publishBatch(bound int64) {
 	e := c.e
 	e.tails.addChunks(c.tails)
-	e.table.publishStates(c.dirty, c.retired)
+	e.table.publishStates(c.dirty, c.retired, c.forwards)
 	e.boundary.Store(c.boundary)
 	e.clock.endBatch(bound)
 	for _, r := range c.group {
@@ -253,6 +264,8 @@ func (c *logCommitter) publishBatch(bound int64) {
 	clear(c.dirty)
 	clear(c.tails)
 	clear(c.producers)
+	clear(c.replaced)
+	clear(c.forwards)
 	c.group, c.dirty, c.tails = c.group[:0], c.dirty[:0], c.tails[:0]
 }
 

@@ -20,6 +20,11 @@
 // folder stays locked until the process ends. Opening the folder in a new process recovers everything that was acknowledged.
 // guard.go explains why the goroutine that met the error never returns.
 //
+// # Moves
+//
+// A shard that was handed over to another engine, or came from one, says so in its state (schema.Moved); moves.go has the rules. An append pays for that
+// with one look at a pointer.
+//
 // # Clock
 //
 // Records and watermarks take their times from one clock that never goes back, also over restarts. clock.go explains how promises

@@ -417,7 +417,7 @@ func (e *Engine) extendBound() {
 }
 
 func publicState(id record.ShardID, s schema.State, watermark int64) metalog.State {
-	return metalog.State{
+	st := metalog.State{
 		Shard:     id,
 		FirstLSN:  s.First,
 		NextLSN:   s.Next,
@@ -427,6 +427,10 @@ func publicState(id record.ShardID, s schema.State, watermark int64) metalog.Sta
 		Watermark: watermark,
 		Origin:    s.Origin,
 	}
+	if s.Moved != nil {
+		addMoved(&st, s.Moved)
+	}
+	return st
 }
 
 var _ vfs.FS = (*guardFS)(nil)

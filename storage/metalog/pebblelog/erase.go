@@ -27,8 +27,12 @@ func (o *eraseOp) stage(c *logCommitter) error {
 		return fmt.Errorf("%w: category %d was not retired: it can't be erased", metalog.ErrInvalid, o.category)
 	}
 	found, err := c.eraseShards(o.category)
-	if err != nil || !found {
+	if err != nil {
 		return err
+	}
+	c.forgetForward(o.category)
+	if !found {
+		return nil
 	}
 	for k := range c.producers {
 		if k.shard.Category() == o.category {

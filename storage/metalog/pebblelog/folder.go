@@ -28,7 +28,7 @@ func (e *Engine) loadFolder() error {
 			return err
 		}
 		setNumber(b, schema.MetaFormat, schema.Version)
-	case version == schema.ReplicaVersion:
+	case schema.IsReplica(version):
 		return fmt.Errorf("%w: it belongs to a replica: give the journal, or use another folder", ErrReplica)
 	case version > schema.Version:
 		return fmt.Errorf("%w: version %d, this build reads %d: use a newer build", ErrVersion, version, schema.Version)
@@ -59,12 +59,15 @@ func (e *Engine) loadFolder() error {
 	return nil
 }
 
-// loadMarks reads the retired categories and the boundary.
+// loadMarks reads the retired categories, the marks of categories that are created in other engines, and the boundary.
 func (e *Engine) loadMarks() (err error) {
 	if e.retired, err = loadRetired(e.db); err != nil {
 		return err
 	}
 	e.table.mu.retired = slices.Clone(e.retired)
+	if e.table.mu.forwards, err = loadForwards(e.db); err != nil {
+		return err
+	}
 	if e.table.origin, err = e.readOrigin(); err != nil {
 		return err
 	}
@@ -82,7 +85,7 @@ func (e *Engine) requireEmpty() error {
 }
 
 // lookUp reads and decodes the value of a key.
-func lookUp[T any](db *pebble.DB, key []byte, decode func(key, value []byte) (T, error)) (v T, found bool, err error) {
+func lookUp[T any](db pebble.Reader, key []byte, decode func(key, value []byte) (T, error)) (v T, found bool, err error) {
 	value, closer, err := db.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
 		return v, false, nil
@@ -95,7 +98,7 @@ func lookUp[T any](db *pebble.DB, key []byte, decode func(key, value []byte) (T,
 }
 
 // keysBetween yields an iterator at each key from low to before high, and then the error that ended it, if any; nil is no bound.
-func keysBetween(db *pebble.DB, low, high []byte, advance func(*pebble.Iterator) bool) iter.Seq2[*pebble.Iterator, error] {
+func keysBetween(db pebble.Reader, low, high []byte, advance func(*pebble.Iterator) bool) iter.Seq2[*pebble.Iterator, error] {
 	return func(yield func(*pebble.Iterator, error) bool) {
 		it, err := db.NewIter(&pebble.IterOptions{LowerBound: low, UpperBound: high})
 		if err != nil {

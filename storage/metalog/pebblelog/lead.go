@@ -291,6 +291,8 @@ func (c *logCommitter) dropStaged() {
 	clear(c.trims)
 	clear(c.notes)
 	clear(c.producers)
+	clear(c.replaced)
+	clear(c.forwards)
 	c.dirty, c.tails, c.trims, c.notes, c.noteBytes = c.dirty[:0], c.tails[:0], c.trims[:0], c.notes[:0], 0
 }
 
@@ -315,8 +317,8 @@ func (c *logCommitter) fitsEntry(q *commitRequest) bool {
 	if c.e.replica == nil {
 		return true
 	}
-	o, ok := q.op.(*appendOp)
-	return !ok || c.batch.Len()+o.size <= maxEntryBytes
+	o, ok := q.op.(interface{ entrySize() int })
+	return !ok || c.batch.Len()+o.entrySize() <= maxEntryBytes
 }
 
 // Upper bounds of what the parts of an append add to an entry, in bytes, beside the data of records.
@@ -338,6 +340,7 @@ func (e *Engine) checkEntry(o *appendOp) error {
 			o.size += len(data)
 		}
 	}
+	o.size += e.table.movedBytes(o.a)
 	if o.size > maxEntryBytes {
 		return fmt.Errorf("%w: the transaction takes %d bytes in the journal, the limit is %d: append less at once", metalog.ErrInvalid, o.size, maxEntryBytes)
 	}

@@ -28,6 +28,7 @@ type engineMetrics struct {
 	stalls        prometheus.Counter
 	// annotations counts annotations kept, badAnnotations those found damaged by a read.
 	annotations, badAnnotations prometheus.Counter
+	moves                       *prometheus.CounterVec // by direction
 	// The others are those of replicas; an engine of its own does not show them.
 	barrierSeconds             prometheus.Histogram
 	journalErrors, journalFull prometheus.Counter
@@ -50,6 +51,7 @@ func newMetrics(e *Engine) *engineMetrics {
 		background:     set.Counter("background_errors_total", "Flushes and compactions that failed."),
 		annotations:    set.Counter("annotations_total", "Annotations that were kept beside records."),
 		badAnnotations: set.Counter("damaged_annotations_total", "Annotations that were damaged when they were read, and left out."),
+		moves:          set.CounterOf("moves_total", "Logs that were handed over to another engine (out) or adopted from one (in).", "direction", "out", "in"),
 		stalls:         set.Counter("write_stalls_total", "Times that appends had to wait for flushes or compactions."),
 		commitSeconds:  set.Histogram("commit_seconds", "Time to write and sync one batch.", prometheus.ExponentialBuckets(0.0001, 2, 18)),
 		commitGroup:    set.Histogram("commit_requests", "Requests that shared one sync.", prometheus.ExponentialBuckets(1, 2, 11)),
@@ -141,7 +143,7 @@ func (m *engineMetrics) append(a *metalog.Append, err error) {
 // refusals are the outcomes of appends that were refused.
 var refusals = map[error]string{
 	metalog.ErrInvalid: "invalid", metalog.ErrStaleBlob: "stale_blob", metalog.ErrSealed: "sealed", metalog.ErrFenced: "fenced",
-	metalog.ErrConflict: "conflict", metalog.ErrSequence: "sequence",
+	metalog.ErrConflict: "conflict", metalog.ErrSequence: "sequence", metalog.ErrElsewhere: "elsewhere",
 }
 
 func outcome(err error) string {

@@ -33,6 +33,9 @@ func (o *openOp) stage(c *logCommitter) error {
 	if err != nil {
 		return err
 	}
+	if err := o.checkMoved(c, found); err != nil {
+		return err
+	}
 	for i, sh := range found {
 		id := o.shards[i]
 		if sh == nil {
@@ -63,6 +66,25 @@ func (o *openOp) checkRetired(c *logCommitter) error {
 	return refusalError(refusals)
 }
 
+// checkMoved refuses shards that were handed over, and those that another engine creates.
+func (o *openOp) checkMoved(c *logCommitter, found []*shardEntry) error {
+	var refusals []metalog.Refusal
+	for i, sh := range found {
+		var st schema.State
+		switch {
+		case len(refusals) >= metalog.MaxConflicts:
+		case sh != nil && sh.cur.Epoch != 0:
+			st = sh.cur
+		default:
+			st = c.absentState(o.shards[i])
+		}
+		if isHandedOver(st) && !st.Sealed {
+			refusals = append(refusals, metalog.Refusal{Err: metalog.ErrElsewhere, State: publicState(o.shards[i], st, c.now)})
+		}
+	}
+	return refusalError(refusals)
+}
+
 // refusalError returns the error of a call that shards refuse; nil for none.
 func refusalError(refusals []metalog.Refusal) error {
 	if len(refusals) == 0 {
@@ -79,6 +101,8 @@ type appendOp struct {
 	// size bounds the bytes of the changes; only a replica uses it.
 	size int
 }
+
+func (o *appendOp) entrySize() int { return o.size }
 
 func (o *appendOp) stage(c *logCommitter) error {
 	if o.a.OldestBlob != 0 && o.a.OldestBlob < c.boundary {
@@ -111,6 +135,8 @@ func (o *appendOp) findShards(c *logCommitter) error {
 		switch {
 		case st.Sealed, c.retired.holds(s.Shard.Category()):
 			why = metalog.ErrSealed
+		case isHandedOver(st):
+			why = metalog.ErrElsewhere
 		case s.Epoch != st.Epoch:
 			why = metalog.ErrFenced
 		case s.ExpectLSN != 0 && s.ExpectLSN != st.Next:
@@ -157,6 +183,9 @@ func (o *trimOp) stage(c *logCommitter) error {
 	if err != nil {
 		return err
 	}
+	if st.Moved != nil {
+		return c.trimMoved(sh, o.before)
+	}
 	if o.before > st.Next {
 		return fmt.Errorf("%w: shard %v: can't trim below LSN %d, the tail is %d", metalog.ErrInvalid, o.shard, o.before, st.Next)
 	}
@@ -181,6 +210,9 @@ func (o *sealOp) stage(c *logCommitter) error {
 	}
 	if st.Epoch == 0 {
 		return fmt.Errorf("%w: shard %v does not exist", metalog.ErrInvalid, o.shard)
+	}
+	if isHandedOver(st) && !st.Sealed {
+		return &metalog.ElsewhereError{Shard: o.shard, LSN: st.Next, Engine: st.Moved.To}
 	}
 	if !sh.cur.Sealed {
 		sh.cur.Sealed = true
@@ -291,6 +323,9 @@ func (c *logCommitter) producerState(k producerKey) (now, before metalog.Produce
 
 // loadProducer reads a producer's state; it is zero for an unknown producer.
 func (c *logCommitter) loadProducer(k producerKey) (p schema.Producer, err error) {
+	if c.replaced[k.shard] { // what Pebble has goes with the batch being built
+		return p, nil
+	}
 	c.key = k.append(c.key[:0])
 	p, _, err = lookUp(c.e.db, c.key, schema.DecodeProducer)
 	if err != nil {

@@ -126,11 +126,15 @@ func (e *Engine) Read(ctx context.Context, shard record.ShardID, from record.LSN
 		if err != nil {
 			return nil, err
 		}
-		if from < st.First {
-			return nil, &metalog.TrimmedError{Shard: shard, LSN: from, First: st.First}
+		part := partAt(st, from)
+		if from < part.first {
+			return nil, &metalog.TrimmedError{Shard: shard, LSN: from, First: part.first}
+		}
+		if part.to != "" && from >= part.next {
+			return nil, &metalog.ElsewhereError{Shard: shard, LSN: from, Engine: part.to}
 		}
 		r := recordReader{db: e.db}
-		entries, err := r.readEntries(nil, shard, from, st.Next, &readBudget{records: maxRecords, bytes: maxBytes})
+		entries, err := r.readEntries(nil, shard, from, part.next, &readBudget{records: maxRecords, bytes: maxBytes})
 		if cerr := r.close(); err == nil {
 			err = cerr
 		}
@@ -157,7 +161,7 @@ func (e *Engine) checkMissing(shard record.ShardID, lsn record.LSN, st schema.St
 	if err != nil {
 		return err
 	}
-	if now.First > st.First || now.Epoch == 0 { // trimmed, or erased
+	if now.First > st.First || now.Epoch == 0 || trimmedBelow(now) > trimmedBelow(st) { // trimmed, or erased
 		return nil
 	}
 	return &metalog.CorruptError{Shard: shard, LSN: lsn, Detail: "it is not there"}
@@ -224,11 +228,12 @@ func (e *Engine) seekTime(shard record.ShardID, t int64) (record.LSN, error) {
 		if err != nil {
 			return 0, err
 		}
-		if t > st.LastTime || st.First == st.Next {
-			return st.Next, nil
+		part := partSince(st, t)
+		if part.first == part.next {
+			return part.next, nil
 		}
 		r := recordReader{db: e.db} // a view taken after the state was read holds all of its records, unless they are trimmed
-		lsn, err := r.bisectTime(shard, st, t)
+		lsn, err := r.bisectTime(shard, part, t)
 		if cerr := r.close(); err == nil {
 			err = cerr
 		}
@@ -241,10 +246,10 @@ func (e *Engine) seekTime(shard record.ShardID, t int64) (record.LSN, error) {
 	}
 }
 
-// bisectTime finds the first record of st at or after t; a shard's times never decrease. With an error it returns the LSN of the
+// bisectTime finds the first record of a run at or after t; a shard's times never decrease. With an error it returns the LSN of the
 // record that caused it.
-func (r *recordReader) bisectTime(shard record.ShardID, st schema.State, t int64) (record.LSN, error) {
-	low, high := st.First, st.Next
+func (r *recordReader) bisectTime(shard record.ShardID, run shardPart, t int64) (record.LSN, error) {
+	low, high := run.first, run.next
 	for low < high {
 		mid := low + (high-low)/2
 		time, _, err := r.readRecord(shard, mid, true)

@@ -193,6 +193,8 @@ func (c *logCommitter) stageChange(ch schema.Change) error {
 		err = c.gatherRecord(ch)
 	case kind == schema.KindRetired:
 		c.retiredChanged = true
+	case kind == schema.KindForward:
+		err = c.stageForward(ch)
 	case kind == schema.KindMeta:
 		c.boundary, err = schema.DecodeNumber(ch.Key, ch.Value)
 	}

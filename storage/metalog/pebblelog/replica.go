@@ -101,7 +101,11 @@ func (e *Engine) loadReplica() error {
 		if err := e.requireEmpty(); err != nil {
 			return err
 		}
-		if err := e.db.Set(schema.MetaKey(schema.MetaFormat), schema.AppendNumber(nil, schema.MetaKey(schema.MetaFormat), schema.ReplicaVersion), pebble.NoSync); err != nil {
+		if err := setReplicaVersion(e.db); err != nil {
+			return err
+		}
+	case version == schema.OldestReplicaVersion:
+		if err := setReplicaVersion(e.db); err != nil {
 			return err
 		}
 	case version > schema.ReplicaVersion:
@@ -120,6 +124,12 @@ func (e *Engine) loadReplica() error {
 	e.replica.setApplied(journal.Position{Seq: applied.Seq, Chain: applied.Chain}, applied.Time)
 	e.clock.follow(applied.Time)
 	return nil
+}
+
+// setReplicaVersion writes the version of a replica's folder.
+func setReplicaVersion(db *pebble.DB) error {
+	key := schema.MetaKey(schema.MetaFormat)
+	return db.Set(key, schema.AppendNumber(nil, key, schema.ReplicaVersion), pebble.NoSync)
 }
 
 // changeState changes the state under the lock, and wakes who waits for a change.

@@ -120,8 +120,9 @@ type shardSubscription struct {
 type followedShard struct {
 	shard record.ShardID
 	next  record.LSN
-	// tail is the tail that was sent last.
-	tail record.LSN
+	// tail is the tail that was sent last, watermark the newest watermark that was.
+	tail      record.LSN
+	watermark int64
 	// queued: the shard is in ready. due: an update is sent even without news. told: the watermark was sent since the last
 	// heartbeat. more: the last update did not reach the tail. finished: the shard is sealed, and everything was sent.
 	queued, due, told, more, finished bool
@@ -290,16 +291,19 @@ func (s *shardSubscription) gatherUpdates(indexes []int32, w int64) (done int, e
 func (s *shardSubscription) makeUpdate(p *followedShard, st schema.State, w int64, r *recordReader, b *readBudget) error {
 	u := metalog.Update{Shard: p.shard}
 	begin := len(s.entries)
+	var part shardPart
 	for {
 		if st == erasedState { // an erased shard has no tail, but the tail that was sent must not go back
 			st.Next = max(p.next, p.tail)
 			st.First = st.Next
 		}
-		u.NextLSN = st.Next
-		if p.next < st.First {
-			u.TrimmedTo, p.next = st.First, st.First
+		part = partAt(st, p.next)
+		if p.next < part.first {
+			u.TrimmedTo, p.next = part.first, part.first
+			part = partAt(st, p.next)
 		}
-		err := s.readShard(p, st.Next, r, b)
+		u.NextLSN = part.next
+		err := s.readShard(p, part.next, r, b)
 		if err == nil {
 			break
 		}
@@ -319,15 +323,20 @@ func (s *shardSubscription) makeUpdate(p *followedShard, st schema.State, w int6
 	}
 	u.Entries = s.entries[begin:len(s.entries):len(s.entries)]
 	p.next += record.LSN(len(u.Entries))
-	p.more = p.next < st.Next
+	p.more = p.next < part.next
 	if !p.more {
-		u.Watermark, u.Sealed = w, st.Sealed
+		u.Watermark, u.Sealed, u.MovedTo = w, st.Sealed, part.to
 	}
-	if len(u.Entries) == 0 && u.TrimmedTo == 0 && !u.Sealed && (p.more || !p.due) {
+	if u.MovedTo != "" && !p.more {
+		// What was promised before stays true, wherever the shard goes on.
+		u.Watermark, u.Sealed = max(min(w, part.left), p.watermark, 1), false
+	}
+	if len(u.Entries) == 0 && u.TrimmedTo == 0 && !u.Sealed && u.MovedTo == "" && (p.more || !p.due) {
 		return nil
 	}
 	p.due, p.told, p.tail = p.more && p.due, !p.more, u.NextLSN
-	if u.Sealed {
+	p.watermark = max(p.watermark, u.Watermark)
+	if u.Sealed || u.MovedTo != "" {
 		p.finished = true
 		s.e.watchers.remove(s, *p)
 	}

@@ -28,6 +28,10 @@ type shardTable struct {
 		watches map[uint32][]*categoryWatch
 		// retired are the retired categories that readers see.
 		retired categorySet
+		// forwards are the marks of categories that readers see.
+		forwards map[uint32]schema.Forward
+		// moved says that some shard has moved.
+		moved bool
 	}
 }
 
@@ -70,7 +74,7 @@ func (t *shardTable) states(ids []record.ShardID, out []schema.State) error {
 	t.mu.RLock()
 	for i, id := range ids {
 		if sh := t.mu.shards[id]; sh != nil {
-			out[i] = sh.pub
+			out[i] = t.publishedState(sh)
 		} else {
 			missing = append(missing, i)
 		}
@@ -104,24 +108,42 @@ func (t *shardTable) stateOf(id record.ShardID) (schema.State, error) {
 	sh := t.addLoaded(id, loaded)
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return sh.pub, nil
+	return t.publishedState(sh), nil
 }
 
-// missingState returns the state of a shard that does not exist. A shard of a retired category never will.
+// publishedState returns what readers see of a shard. It requires table.mu.
+func (t *shardTable) publishedState(sh *shardEntry) schema.State {
+	if sh.pub.Epoch == 0 && !sh.pub.Sealed {
+		return t.absentPublished(sh.id)
+	}
+	return sh.pub
+}
+
+// missingState returns the state of a shard that does not exist.
 func (t *shardTable) missingState(id record.ShardID) schema.State {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
+	return t.absentPublished(id)
+}
+
+// absentPublished returns what readers see of a shard that does not exist. One of a retired category never will; one of a category that is
+// created in another engine goes on there, if anywhere. It requires table.mu.
+func (t *shardTable) absentPublished(id record.ShardID) schema.State {
 	if t.mu.retired.holds(id.Category()) {
 		return erasedState
 	}
-	return t.absentState(id)
+	st := t.absentState(id)
+	if f := t.mu.forwards[id.Category()]; f.To != "" {
+		st.Moved = &schema.Moved{Stay: schema.Stay{To: f.To, Left: f.Time}}
+	}
+	return st
 }
 
 func (t *shardTable) cachedState(id record.ShardID) (schema.State, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if sh := t.mu.shards[id]; sh != nil {
-		return sh.pub, true
+		return t.publishedState(sh), true
 	}
 	return schema.State{}, false
 }
@@ -182,18 +204,21 @@ func (t *shardTable) addLoaded(id record.ShardID, st schema.State) *shardEntry {
 		t.mu.shards = make(map[record.ShardID]*shardEntry)
 	}
 	sh := &shardEntry{id: id, pub: st, cur: st, swept: st.Epoch == 0}
+	t.mu.moved = t.mu.moved || st.Moved != nil
 	t.mu.shards[id] = sh
 	return sh
 }
 
 // publishStates makes the committer's changes visible.
-func (t *shardTable) publishStates(changed []*shardEntry, r categorySet) {
+func (t *shardTable) publishStates(changed []*shardEntry, r categorySet, forwards map[uint32]schema.Forward) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.mu.retired = append(t.mu.retired[:0], r...)
+	t.addForwards(forwards)
 	for _, sh := range changed {
 		created := sh.pub.Epoch == 0 && sh.cur.Epoch != 0
 		sh.pub = sh.cur
+		t.mu.moved = t.mu.moved || sh.pub.Moved != nil
 		if created {
 			for _, w := range t.mu.watches[sh.id.Category()] {
 				w.addShard(sh.id)

@@ -40,6 +40,10 @@ func stateToProto(s metalog.State) *scribev1.ShardState {
 		LastTime:  s.LastTime,
 		Watermark: s.Watermark,
 		Origin:    uint64(s.Origin),
+		MovedTo:   s.MovedTo,
+		MovedFrom: s.MovedFrom,
+		Begin:     uint64(s.Begin),
+		Adopted:   s.Adopted,
 	}
 }
 
@@ -53,6 +57,10 @@ func stateFromProto(s *scribev1.ShardState) metalog.State {
 		LastTime:  s.GetLastTime(),
 		Watermark: s.GetWatermark(),
 		Origin:    record.LSN(s.GetOrigin()),
+		MovedTo:   s.GetMovedTo(),
+		MovedFrom: s.GetMovedFrom(),
+		Begin:     record.LSN(s.GetBegin()),
+		Adopted:   s.GetAdopted(),
 	}
 }
 
@@ -119,14 +127,14 @@ func entryFromProto(e *scribev1.Entry) metalog.Entry {
 func updateToProto(u metalog.Update) *scribev1.ShardUpdate {
 	return &scribev1.ShardUpdate{
 		Shard: uint64(u.Shard), TrimmedTo: uint64(u.TrimmedTo), Entries: entriesToProto(u.Entries),
-		NextLsn: uint64(u.NextLSN), Watermark: u.Watermark, Sealed: u.Sealed,
+		NextLsn: uint64(u.NextLSN), Watermark: u.Watermark, Sealed: u.Sealed, MovedTo: u.MovedTo,
 	}
 }
 
 func updateFromProto(u *scribev1.ShardUpdate) metalog.Update {
 	return metalog.Update{
 		Shard: record.ShardID(u.GetShard()), TrimmedTo: record.LSN(u.GetTrimmedTo()), Entries: convertAll(u.GetEntries(), entryFromProto),
-		NextLSN: record.LSN(u.GetNextLsn()), Watermark: u.GetWatermark(), Sealed: u.GetSealed(),
+		NextLSN: record.LSN(u.GetNextLsn()), Watermark: u.GetWatermark(), Sealed: u.GetSealed(), MovedTo: u.GetMovedTo(),
 	}
 }
 

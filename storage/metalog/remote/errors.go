@@ -44,6 +44,8 @@ var reasons = map[error]scribev1.Reason{
 	metalog.ErrInvalid:   scribev1.Reason_REASON_INVALID,
 	metalog.ErrNotLeader: scribev1.Reason_REASON_NOT_LEADER,
 	metalog.ErrClosed:    scribev1.Reason_REASON_SHUTTING_DOWN,
+	metalog.ErrElsewhere: scribev1.Reason_REASON_ELSEWHERE,
+	metalog.ErrClock:     scribev1.Reason_REASON_CLOCK_SKEW,
 }
 
 // kinds maps the kinds of refused runs to reasons.
@@ -97,6 +99,12 @@ func faultOf(err error) (*scribev1.MetalogFault, []*scribev1.SequenceConflict) {
 	if e := new(metalog.NotLeaderError); errors.As(err, &e) {
 		fault.Leader = e.Leader
 	}
+	if e := new(metalog.ElsewhereError); errors.As(err, &e) {
+		fault.Shard, fault.Lsn, fault.Engine = uint64(e.Shard), uint64(e.LSN), e.Engine
+	}
+	if e := new(metalog.ClockError); errors.As(err, &e) {
+		fault.Time, fault.Clock = e.Time, e.Clock
+	}
 	return fault, conflicts
 }
 
@@ -149,6 +157,10 @@ func engineError(fault *scribev1.MetalogFault) error {
 		return &metalog.CorruptError{Shard: shard, LSN: lsn, Detail: fault.GetDetail()}
 	case fault.GetReason() == scribev1.Reason_REASON_NOT_LEADER:
 		return &metalog.NotLeaderError{Leader: fault.GetLeader()}
+	case fault.GetReason() == scribev1.Reason_REASON_ELSEWHERE && fault.GetEngine() != "":
+		return &metalog.ElsewhereError{Shard: shard, LSN: lsn, Engine: fault.GetEngine()}
+	case fault.GetReason() == scribev1.Reason_REASON_CLOCK_SKEW:
+		return &metalog.ClockError{Time: fault.GetTime(), Clock: fault.GetClock()}
 	}
 	return keyWithValue(reasons, fault.GetReason())
 }

@@ -89,3 +89,30 @@ func (l *Log) Shards(ctx context.Context, category uint32) ([]metalog.State, err
 func (l *Log) Sequences(ctx context.Context, shard record.ShardID, producers []uint64) ([]metalog.ProducerState, error) {
 	return readAny(ctx, l, func(r metalog.Log) ([]metalog.ProducerState, error) { return r.Sequences(ctx, shard, producers) })
 }
+
+// MoveOut implements metalog.Log.
+func (l *Log) MoveOut(ctx context.Context, shard record.ShardID, from, to string) (metalog.Handover, error) {
+	return writeLeader(ctx, l, func(r metalog.Log) (metalog.Handover, error) { return r.MoveOut(ctx, shard, from, to) })
+}
+
+// MovedProducers implements metalog.Log.
+func (l *Log) MovedProducers(ctx context.Context, shard record.ShardID, epoch, first uint64, limit int) ([]metalog.MovedProducer, error) {
+	return readAny(ctx, l, func(r metalog.Log) ([]metalog.MovedProducer, error) {
+		return r.MovedProducers(ctx, shard, epoch, first, limit)
+	})
+}
+
+// MoveIn implements metalog.Log.
+func (l *Log) MoveIn(ctx context.Context, h metalog.Handover, producers []metalog.MovedProducer) (metalog.State, error) {
+	return writeLeader(ctx, l, func(r metalog.Log) (metalog.State, error) { return r.MoveIn(ctx, h, producers) })
+}
+
+// Stays implements metalog.Log.
+func (l *Log) Stays(ctx context.Context, shard record.ShardID) ([]metalog.Stay, error) {
+	return readAny(ctx, l, func(r metalog.Log) ([]metalog.Stay, error) { return r.Stays(ctx, shard) })
+}
+
+// ForwardCategory implements metalog.Log. Who only reads does so at the leader, too: the mark is asked for when shards are created.
+func (l *Log) ForwardCategory(ctx context.Context, category uint32, f metalog.Forward) (metalog.Forward, error) {
+	return writeLeader(ctx, l, func(r metalog.Log) (metalog.Forward, error) { return r.ForwardCategory(ctx, category, f) })
+}

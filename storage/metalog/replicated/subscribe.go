@@ -123,7 +123,8 @@ type followedShard struct {
 	next      record.LSN // of the next record
 	tail      record.LSN
 	watermark int64
-	sealed    bool
+	// ended says that the shard was sealed, or goes on in another engine.
+	ended bool
 }
 
 func newFollowedShards(from []metalog.Position) *followedShards {
@@ -139,7 +140,7 @@ func newFollowedShards(from []metalog.Position) *followedShards {
 func (f *followedShards) positions() []metalog.Position {
 	var out []metalog.Position
 	for _, shard := range f.order {
-		if s := f.byShard[shard]; !s.sealed {
+		if s := f.byShard[shard]; !s.ended {
 			out = append(out, metalog.Position{Shard: shard, LSN: s.next})
 		}
 	}
@@ -151,14 +152,14 @@ func (f *followedShards) takeUpdates(updates []metalog.Update) ([]metalog.Update
 	f.fresh = f.fresh[:0]
 	for i := range updates {
 		s := f.byShard[updates[i].Shard]
-		if s == nil || s.sealed {
+		if s == nil || s.ended {
 			continue
 		}
 		u, err := s.takeUpdate(updates[i])
 		if err != nil {
 			return nil, err
 		}
-		if u.Watermark != 0 || len(u.Entries) > 0 || u.TrimmedTo != 0 || u.Sealed {
+		if u.Watermark != 0 || len(u.Entries) > 0 || u.TrimmedTo != 0 || u.Sealed || u.MovedTo != "" {
 			f.fresh = append(f.fresh, u)
 		}
 	}
@@ -188,11 +189,11 @@ func (s *followedShard) takeUpdate(u metalog.Update) (metalog.Update, error) {
 	}
 	u.NextLSN = max(u.NextLSN, s.tail)
 	if next < u.NextLSN {
-		u.Watermark, u.Sealed = 0, false
+		u.Watermark, u.Sealed, u.MovedTo = 0, false, ""
 	} else {
 		u.Watermark = max(u.Watermark, s.watermark)
 	}
-	s.next, s.tail, s.sealed = next, u.NextLSN, u.Sealed
+	s.next, s.tail, s.ended = next, u.NextLSN, u.Sealed || u.MovedTo != ""
 	s.watermark = max(s.watermark, u.Watermark)
 	return u, nil
 }

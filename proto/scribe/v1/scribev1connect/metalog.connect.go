@@ -71,6 +71,19 @@ const (
 	// MetalogServiceAnnotationsProcedure is the fully-qualified name of the MetalogService's
 	// Annotations RPC.
 	MetalogServiceAnnotationsProcedure = "/scribe.v1.MetalogService/Annotations"
+	// MetalogServiceMoveOutProcedure is the fully-qualified name of the MetalogService's MoveOut RPC.
+	MetalogServiceMoveOutProcedure = "/scribe.v1.MetalogService/MoveOut"
+	// MetalogServiceMovedProducersProcedure is the fully-qualified name of the MetalogService's
+	// MovedProducers RPC.
+	MetalogServiceMovedProducersProcedure = "/scribe.v1.MetalogService/MovedProducers"
+	// MetalogServiceMoveInProcedure is the fully-qualified name of the MetalogService's MoveIn RPC.
+	MetalogServiceMoveInProcedure = "/scribe.v1.MetalogService/MoveIn"
+	// MetalogServiceListStaysProcedure is the fully-qualified name of the MetalogService's ListStays
+	// RPC.
+	MetalogServiceListStaysProcedure = "/scribe.v1.MetalogService/ListStays"
+	// MetalogServiceForwardCategoryProcedure is the fully-qualified name of the MetalogService's
+	// ForwardCategory RPC.
+	MetalogServiceForwardCategoryProcedure = "/scribe.v1.MetalogService/ForwardCategory"
 )
 
 // MetalogServiceClient is a client for the scribe.v1.MetalogService service.
@@ -112,6 +125,17 @@ type MetalogServiceClient interface {
 	Annotate(context.Context, *v1.AnnotateRequest) (*v1.AnnotateResponse, error)
 	// Annotations returns what is kept beside a range of records.
 	Annotations(context.Context, *v1.AnnotationsRequest) (*v1.AnnotationsResponse, error)
+	// MoveOut hands a shard over to another engine, the first step of a move: nobody opens it or appends to it here from then on. Repeating it
+	// returns the same handover until the shard comes back.
+	MoveOut(context.Context, *v1.MoveOutRequest) (*v1.MoveOutResponse, error)
+	// MovedProducers returns what a shard that was handed over knows of producers.
+	MovedProducers(context.Context, *v1.MovedProducersRequest) (*v1.MovedProducersResponse, error)
+	// MoveIn adopts a shard that another engine has handed over, the second step. Repeating it is harmless.
+	MoveIn(context.Context, *v1.MoveInRequest) (*v1.MoveInResponse, error)
+	// ListStays returns which LSNs of a shard the engine has.
+	ListStays(context.Context, *v1.ListStaysRequest) (*v1.ListStaysResponse, error)
+	// ForwardCategory stores which engine creates shards of a category. Where that is another one, this one creates none any more.
+	ForwardCategory(context.Context, *v1.ForwardCategoryRequest) (*v1.ForwardCategoryResponse, error)
 }
 
 // NewMetalogServiceClient constructs a client for the scribe.v1.MetalogService service. By default,
@@ -221,6 +245,36 @@ func NewMetalogServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(metalogServiceMethods.ByName("Annotations")),
 			connect.WithClientOptions(opts...),
 		),
+		moveOut: connect.NewClient[v1.MoveOutRequest, v1.MoveOutResponse](
+			httpClient,
+			baseURL+MetalogServiceMoveOutProcedure,
+			connect.WithSchema(metalogServiceMethods.ByName("MoveOut")),
+			connect.WithClientOptions(opts...),
+		),
+		movedProducers: connect.NewClient[v1.MovedProducersRequest, v1.MovedProducersResponse](
+			httpClient,
+			baseURL+MetalogServiceMovedProducersProcedure,
+			connect.WithSchema(metalogServiceMethods.ByName("MovedProducers")),
+			connect.WithClientOptions(opts...),
+		),
+		moveIn: connect.NewClient[v1.MoveInRequest, v1.MoveInResponse](
+			httpClient,
+			baseURL+MetalogServiceMoveInProcedure,
+			connect.WithSchema(metalogServiceMethods.ByName("MoveIn")),
+			connect.WithClientOptions(opts...),
+		),
+		listStays: connect.NewClient[v1.ListStaysRequest, v1.ListStaysResponse](
+			httpClient,
+			baseURL+MetalogServiceListStaysProcedure,
+			connect.WithSchema(metalogServiceMethods.ByName("ListStays")),
+			connect.WithClientOptions(opts...),
+		),
+		forwardCategory: connect.NewClient[v1.ForwardCategoryRequest, v1.ForwardCategoryResponse](
+			httpClient,
+			baseURL+MetalogServiceForwardCategoryProcedure,
+			connect.WithSchema(metalogServiceMethods.ByName("ForwardCategory")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -242,6 +296,11 @@ type metalogServiceClient struct {
 	advanceBoundary *connect.Client[v1.AdvanceBoundaryRequest, v1.AdvanceBoundaryResponse]
 	annotate        *connect.Client[v1.AnnotateRequest, v1.AnnotateResponse]
 	annotations     *connect.Client[v1.AnnotationsRequest, v1.AnnotationsResponse]
+	moveOut         *connect.Client[v1.MoveOutRequest, v1.MoveOutResponse]
+	movedProducers  *connect.Client[v1.MovedProducersRequest, v1.MovedProducersResponse]
+	moveIn          *connect.Client[v1.MoveInRequest, v1.MoveInResponse]
+	listStays       *connect.Client[v1.ListStaysRequest, v1.ListStaysResponse]
+	forwardCategory *connect.Client[v1.ForwardCategoryRequest, v1.ForwardCategoryResponse]
 }
 
 // Open calls scribe.v1.MetalogService.Open.
@@ -380,6 +439,51 @@ func (c *metalogServiceClient) Annotations(ctx context.Context, req *v1.Annotati
 	return nil, err
 }
 
+// MoveOut calls scribe.v1.MetalogService.MoveOut.
+func (c *metalogServiceClient) MoveOut(ctx context.Context, req *v1.MoveOutRequest) (*v1.MoveOutResponse, error) {
+	response, err := c.moveOut.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// MovedProducers calls scribe.v1.MetalogService.MovedProducers.
+func (c *metalogServiceClient) MovedProducers(ctx context.Context, req *v1.MovedProducersRequest) (*v1.MovedProducersResponse, error) {
+	response, err := c.movedProducers.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// MoveIn calls scribe.v1.MetalogService.MoveIn.
+func (c *metalogServiceClient) MoveIn(ctx context.Context, req *v1.MoveInRequest) (*v1.MoveInResponse, error) {
+	response, err := c.moveIn.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListStays calls scribe.v1.MetalogService.ListStays.
+func (c *metalogServiceClient) ListStays(ctx context.Context, req *v1.ListStaysRequest) (*v1.ListStaysResponse, error) {
+	response, err := c.listStays.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ForwardCategory calls scribe.v1.MetalogService.ForwardCategory.
+func (c *metalogServiceClient) ForwardCategory(ctx context.Context, req *v1.ForwardCategoryRequest) (*v1.ForwardCategoryResponse, error) {
+	response, err := c.forwardCategory.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // MetalogServiceHandler is an implementation of the scribe.v1.MetalogService service.
 type MetalogServiceHandler interface {
 	// Open makes the caller the writer of shards, creating those that do not exist: each gets an epoch above all earlier ones,
@@ -419,6 +523,17 @@ type MetalogServiceHandler interface {
 	Annotate(context.Context, *v1.AnnotateRequest) (*v1.AnnotateResponse, error)
 	// Annotations returns what is kept beside a range of records.
 	Annotations(context.Context, *v1.AnnotationsRequest) (*v1.AnnotationsResponse, error)
+	// MoveOut hands a shard over to another engine, the first step of a move: nobody opens it or appends to it here from then on. Repeating it
+	// returns the same handover until the shard comes back.
+	MoveOut(context.Context, *v1.MoveOutRequest) (*v1.MoveOutResponse, error)
+	// MovedProducers returns what a shard that was handed over knows of producers.
+	MovedProducers(context.Context, *v1.MovedProducersRequest) (*v1.MovedProducersResponse, error)
+	// MoveIn adopts a shard that another engine has handed over, the second step. Repeating it is harmless.
+	MoveIn(context.Context, *v1.MoveInRequest) (*v1.MoveInResponse, error)
+	// ListStays returns which LSNs of a shard the engine has.
+	ListStays(context.Context, *v1.ListStaysRequest) (*v1.ListStaysResponse, error)
+	// ForwardCategory stores which engine creates shards of a category. Where that is another one, this one creates none any more.
+	ForwardCategory(context.Context, *v1.ForwardCategoryRequest) (*v1.ForwardCategoryResponse, error)
 }
 
 // NewMetalogServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -524,6 +639,36 @@ func NewMetalogServiceHandler(svc MetalogServiceHandler, opts ...connect.Handler
 		connect.WithSchema(metalogServiceMethods.ByName("Annotations")),
 		connect.WithHandlerOptions(opts...),
 	)
+	metalogServiceMoveOutHandler := connect.NewUnaryHandlerSimple(
+		MetalogServiceMoveOutProcedure,
+		svc.MoveOut,
+		connect.WithSchema(metalogServiceMethods.ByName("MoveOut")),
+		connect.WithHandlerOptions(opts...),
+	)
+	metalogServiceMovedProducersHandler := connect.NewUnaryHandlerSimple(
+		MetalogServiceMovedProducersProcedure,
+		svc.MovedProducers,
+		connect.WithSchema(metalogServiceMethods.ByName("MovedProducers")),
+		connect.WithHandlerOptions(opts...),
+	)
+	metalogServiceMoveInHandler := connect.NewUnaryHandlerSimple(
+		MetalogServiceMoveInProcedure,
+		svc.MoveIn,
+		connect.WithSchema(metalogServiceMethods.ByName("MoveIn")),
+		connect.WithHandlerOptions(opts...),
+	)
+	metalogServiceListStaysHandler := connect.NewUnaryHandlerSimple(
+		MetalogServiceListStaysProcedure,
+		svc.ListStays,
+		connect.WithSchema(metalogServiceMethods.ByName("ListStays")),
+		connect.WithHandlerOptions(opts...),
+	)
+	metalogServiceForwardCategoryHandler := connect.NewUnaryHandlerSimple(
+		MetalogServiceForwardCategoryProcedure,
+		svc.ForwardCategory,
+		connect.WithSchema(metalogServiceMethods.ByName("ForwardCategory")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/scribe.v1.MetalogService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case MetalogServiceOpenProcedure:
@@ -558,6 +703,16 @@ func NewMetalogServiceHandler(svc MetalogServiceHandler, opts ...connect.Handler
 			metalogServiceAnnotateHandler.ServeHTTP(w, r)
 		case MetalogServiceAnnotationsProcedure:
 			metalogServiceAnnotationsHandler.ServeHTTP(w, r)
+		case MetalogServiceMoveOutProcedure:
+			metalogServiceMoveOutHandler.ServeHTTP(w, r)
+		case MetalogServiceMovedProducersProcedure:
+			metalogServiceMovedProducersHandler.ServeHTTP(w, r)
+		case MetalogServiceMoveInProcedure:
+			metalogServiceMoveInHandler.ServeHTTP(w, r)
+		case MetalogServiceListStaysProcedure:
+			metalogServiceListStaysHandler.ServeHTTP(w, r)
+		case MetalogServiceForwardCategoryProcedure:
+			metalogServiceForwardCategoryHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -629,4 +784,24 @@ func (UnimplementedMetalogServiceHandler) Annotate(context.Context, *v1.Annotate
 
 func (UnimplementedMetalogServiceHandler) Annotations(context.Context, *v1.AnnotationsRequest) (*v1.AnnotationsResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.MetalogService.Annotations is not implemented"))
+}
+
+func (UnimplementedMetalogServiceHandler) MoveOut(context.Context, *v1.MoveOutRequest) (*v1.MoveOutResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.MetalogService.MoveOut is not implemented"))
+}
+
+func (UnimplementedMetalogServiceHandler) MovedProducers(context.Context, *v1.MovedProducersRequest) (*v1.MovedProducersResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.MetalogService.MovedProducers is not implemented"))
+}
+
+func (UnimplementedMetalogServiceHandler) MoveIn(context.Context, *v1.MoveInRequest) (*v1.MoveInResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.MetalogService.MoveIn is not implemented"))
+}
+
+func (UnimplementedMetalogServiceHandler) ListStays(context.Context, *v1.ListStaysRequest) (*v1.ListStaysResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.MetalogService.ListStays is not implemented"))
+}
+
+func (UnimplementedMetalogServiceHandler) ForwardCategory(context.Context, *v1.ForwardCategoryRequest) (*v1.ForwardCategoryResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.MetalogService.ForwardCategory is not implemented"))
 }

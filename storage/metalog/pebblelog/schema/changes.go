@@ -4,8 +4,12 @@ import (
 	"encoding/binary"
 )
 
-// ChangesVersion is the version of the lists of changes that this package writes and reads.
-const ChangesVersion = 1
+// ChangesVersion is the newest version of the lists of changes that this package writes and reads, OldestChangesVersion the oldest one. A list has
+// the oldest version that knows what it changes, see [Change.Version].
+const (
+	ChangesVersion       = 2
+	OldestChangesVersion = 1
+)
 
 // ChangeKind is what a change does to a folder. The numbers are persisted.
 type ChangeKind byte
@@ -32,11 +36,30 @@ type Change struct {
 // maxChangeKey bounds a key in bytes: the longest of this format, and room for later ones.
 const maxChangeKey = 64
 
-// BeginChanges begins a list of changes.
-func BeginChanges(dst []byte) []byte { return append(dst, ChangesVersion) }
+// BeginChanges begins a list of changes, of the oldest version.
+func BeginChanges(dst []byte) []byte { return append(dst, OldestChangesVersion) }
 
-// AppendChange appends a change to a list.
+// Version returns the version that a list with this change has at least: version 2 is for shards that move. So replicas of an older build go on
+// as long as no shard moves.
+func (c Change) Version() byte {
+	if len(c.Key) == 0 {
+		return OldestChangesVersion
+	}
+	switch Kind(c.Key[0]) {
+	case KindForward:
+		return ChangesVersion
+	case KindState:
+		if len(c.Value) >= stateLen && c.Value[stateLen-1]&flagMoved != 0 {
+			return ChangesVersion
+		}
+	default:
+	}
+	return OldestChangesVersion
+}
+
+// AppendChange appends a change to a list that begins dst, and raises the list's version if it has to.
 func AppendChange(dst []byte, c Change) []byte {
+	dst[0] = max(dst[0], c.Version())
 	dst = append(dst, byte(c.Kind))
 	dst = append(binary.AppendUvarint(dst, uint64(len(c.Key))), c.Key...)
 	if c.Kind == ChangeDelete {
@@ -51,11 +74,15 @@ func DecodeChanges(list []byte, fn func(Change) error) error {
 	if len(list) == 0 {
 		return corruptError("a list of changes without a version")
 	}
-	if list[0] != ChangesVersion {
-		return newerError(list[0])
+	version := list[0]
+	if version < OldestChangesVersion || version > ChangesVersion {
+		return newerError(version)
 	}
 	for list = list[1:]; len(list) > 0; {
 		c, rest, err := decodeChange(list)
+		if err == nil && c.Version() > version {
+			err = corruptError("a change of key % x in a list of version %d", c.Key, version)
+		}
 		if err == nil {
 			err = fn(c)
 		}
@@ -91,7 +118,7 @@ func (c Change) check() error {
 	}
 	kind := Kind(c.Key[0])
 	shared := kind == KindMeta && c.Kind == ChangeSet && len(c.Key) == MetaKeyLen && Meta(c.Key[1]) == MetaBoundary
-	if kind < KindMeta || kind > KindAnnotation || kind == KindMeta && !shared {
+	if kind < KindMeta || kind > KindForward || kind == KindMeta && !shared {
 		return corruptError("a change of key % x", c.Key)
 	}
 	return nil

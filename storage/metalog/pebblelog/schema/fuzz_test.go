@@ -38,6 +38,32 @@ func FuzzDecodeChanges(f *testing.F) {
 	})
 }
 
+// Lists have the oldest version that knows what they change, so that older builds go on until a shard moves.
+func TestVersionsOfChanges(t *testing.T) {
+	key := AppendStateKey(nil, 7)
+	for what, c := range map[string]Change{
+		"a shard that moved":  {Kind: ChangeSet, Key: key, Value: AppendState(nil, key, movedState())},
+		"a category's mark":   {Kind: ChangeSet, Key: ForwardKey(7), Value: AppendForward(nil, ForwardKey(7), Forward{Version: 1, Time: 1})},
+		"a mark that is gone": {Kind: ChangeDelete, Key: ForwardKey(7)},
+	} {
+		list := AppendChange(someChanges(), c)
+		if list[0] != 2 {
+			t.Errorf("%s is in a list of version %d", what, list[0])
+		}
+		ignore := func(Change) error { return nil }
+		if err := DecodeChanges(list, ignore); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		list[0] = 1
+		if err := DecodeChanges(list, ignore); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s in a list of version 1: %v", what, err)
+		}
+	}
+	if list := someChanges(); list[0] != 1 {
+		t.Errorf("a list without shards that moved has version %d", list[0])
+	}
+}
+
 // FuzzDecodeSnapshot is the same for the list of a snapshot, whose checksum is made valid.
 func FuzzDecodeSnapshot(f *testing.F) {
 	f.Add(AppendSnapshot(nil, Snapshot{Applied: Applied{Seq: 3}, Files: []SnapshotFile{{Name: "a", Data: []byte("x"), Size: 1}, {Name: "b.sst", ID: [16]byte{1}, Size: 9}}}))
@@ -66,7 +92,7 @@ func TestChangesOfForeignKeys(t *testing.T) {
 		"clock":        {Kind: ChangeSet, Key: MetaKey(MetaClock)},
 		"applied":      {Kind: ChangeSet, Key: MetaKey(MetaApplied)},
 		"all meta":     {Kind: ChangeDeleteRange, Key: []byte{byte(KindMeta)}, Value: []byte{byte(KindState)}},
-		"unknown kind": {Kind: ChangeSet, Key: []byte{0x07, 1}},
+		"unknown kind": {Kind: ChangeSet, Key: []byte{0x08, 1}},
 		"no key":       {Kind: ChangeDelete},
 	} {
 		err := DecodeChanges(AppendChange(BeginChanges(nil), c), func(Change) error { return nil })
@@ -75,7 +101,7 @@ func TestChangesOfForeignKeys(t *testing.T) {
 		}
 	}
 	newer := someChanges()
-	newer[0]++
+	newer[0] = ChangesVersion + 1
 	if err := DecodeChanges(newer, func(Change) error { return nil }); !errors.Is(err, ErrNewer) {
 		t.Errorf("a newer list: %v", err)
 	}

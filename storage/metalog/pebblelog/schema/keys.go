@@ -24,6 +24,8 @@ const (
 	KindRetired Kind = 0x05
 	// KindAnnotation: an annotation, under shard, its own kind and LSN.
 	KindAnnotation Kind = 0x06
+	// KindForward: where shards of a category are created, under the category.
+	KindForward Kind = 0x07
 )
 
 // Meta is the second byte of a KindMeta key.
@@ -52,6 +54,7 @@ const (
 	RecordKeyLen   = 1 + 8 + 8
 	ProducerKeyLen = 1 + 8 + 8
 	retiredKeyLen  = 1 + 4
+	forwardKeyLen  = 1 + 4
 
 	AnnotationKeyLen = 1 + 8 + 1 + 8
 )
@@ -140,4 +143,39 @@ func AnnotationKeyLSN(key []byte, s record.ShardID, kind uint8) record.LSN {
 		return 0
 	}
 	return record.LSN(binary.BigEndian.Uint64(key[10:]))
+}
+
+// ShardBounds returns the first possible key of a shard, of a kind whose keys begin with the shard, and the first key after it.
+func ShardBounds(kind Kind, s record.ShardID) (low, high []byte) {
+	low = binary.BigEndian.AppendUint64([]byte{byte(kind)}, uint64(s))
+	if s == math.MaxUint64 {
+		return low, []byte{byte(kind) + 1}
+	}
+	return low, binary.BigEndian.AppendUint64([]byte{byte(kind)}, uint64(s)+1)
+}
+
+// ProducerKeyID returns the producer in the key of a shard's state of a producer.
+func ProducerKeyID(key []byte) (uint64, error) {
+	if len(key) != ProducerKeyLen || Kind(key[0]) != KindProducer {
+		return 0, corruptError("a key of %d bytes is not that of a producer", len(key))
+	}
+	return binary.BigEndian.Uint64(key[9:]), nil
+}
+
+// ForwardKey returns the key of where shards of a category are created.
+func ForwardKey(category uint32) []byte {
+	return binary.BigEndian.AppendUint32([]byte{byte(KindForward)}, category)
+}
+
+// ForwardKeyCategory returns the category in the key of a mark.
+func ForwardKeyCategory(key []byte) (uint32, error) {
+	if len(key) != forwardKeyLen || Kind(key[0]) != KindForward {
+		return 0, corruptError("a key of %d bytes is not that of a category's mark", len(key))
+	}
+	return binary.BigEndian.Uint32(key[1:]), nil
+}
+
+// ForwardBounds returns the first possible key of a category's mark, and the first key after all of them.
+func ForwardBounds() (low, high []byte) {
+	return []byte{byte(KindForward)}, []byte{byte(KindForward) + 1}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -18,7 +19,7 @@ import (
 // TestGolden pins the bytes of each version, where a later one has only what it added. A change of these files is a change of the
 // format.
 func TestGolden(t *testing.T) {
-	for _, file := range []string{"testdata/v1.txt", "testdata/v2.txt", "testdata/v3.txt", "testdata/v4.txt", "testdata/v5.txt"} {
+	for _, file := range []string{"testdata/v1.txt", "testdata/v2.txt", "testdata/v3.txt", "testdata/v4.txt", "testdata/v5.txt", "testdata/v6.txt"} {
 		golden(t, file)
 	}
 }
@@ -27,11 +28,11 @@ func golden(t *testing.T, file string) {
 	t.Helper()
 	datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string {
 		var category, producer, number uint64
-		var logical, writer, epoch, first, next, lsn, at, last, began uint64
+		var logical, writer, epoch, first, next, lsn, at, last, began, version uint64
 		for _, a := range d.CmdArgs {
 			if dst := map[string]*uint64{
 				"category": &category, "logical": &logical, "writer": &writer, "producer": &producer, "epoch": &epoch, "first": &first,
-				"next": &next, "lsn": &lsn, "time": &at, "last": &last, "number": &number, "began": &began,
+				"next": &next, "lsn": &lsn, "time": &at, "last": &last, "number": &number, "began": &began, "version": &version,
 			}[a.Key]; dst != nil {
 				d.ScanArgs(t, a.Key, dst)
 			}
@@ -48,6 +49,12 @@ func golden(t *testing.T, file string) {
 			value = AppendState(nil, key, State{
 				First: record.LSN(first), Next: record.LSN(next), Epoch: epoch, LastTime: int64(last), Sealed: d.HasArg("sealed"), Origin: record.LSN(began),
 			})
+		case "moved":
+			key = AppendStateKey(nil, shard)
+			value = AppendState(nil, key, movedState())
+		case "forward":
+			key = ForwardKey(uint32(category))
+			value = AppendForward(nil, key, Forward{Version: version, Time: int64(at), To: d.Input})
 		case "record":
 			key = AppendRecordKey(nil, shard, record.LSN(lsn))
 			value = make([]byte, RecordOverhead+len(d.Input))
@@ -80,6 +87,91 @@ func golden(t *testing.T, file string) {
 		}
 		return fmt.Sprintf("key   % x\nvalue % x\n", key, value)
 	})
+}
+
+// movedState is the state of a shard with two earlier stays, one of which stored nothing.
+func movedState() State {
+	return State{First: 31, Next: 40, Epoch: 9, LastTime: 700, Moved: &Moved{
+		Stay:    Stay{Begin: 31, Adopted: 8, From: "b", To: "c", Left: 800},
+		Trimmed: 5,
+		Earlier: []Stay{
+			{First: 5, Next: 11, Epoch: 3, LastTime: 100, To: "b", Left: 200},
+			{Begin: 20, First: 20, Next: 20, Epoch: 6, Adopted: 5, LastTime: 300, From: "b", To: "b", Left: 400},
+		},
+	}}
+}
+
+// TestMovedStates checks that states of shards that moved come back, and that any flipped bit in them is damage.
+func TestMovedStates(t *testing.T) {
+	key := AppendStateKey(nil, 7)
+	rapid.Check(t, func(t *rapid.T) {
+		name := rapid.StringMatching("[a-z]{1,63}")
+		st := State{Next: 1}
+		earlier := rapid.IntRange(0, MaxStays).Draw(t, "earlier")
+		m := &Moved{}
+		for i := range earlier {
+			s := Stay{Epoch: uint64(2*i + 1), To: name.Draw(t, "to"), Left: rapid.Int64Range(1, 1<<60).Draw(t, "left"), First: st.Next}
+			if i > 0 {
+				s.Begin, s.Adopted, s.From = s.First, s.Epoch, name.Draw(t, "from")
+			}
+			s.Next = s.First + record.LSN(rapid.Uint32().Draw(t, "records"))
+			st.Next = s.Next
+			m.Earlier = append(m.Earlier, s)
+		}
+		st.First, st.Epoch = st.Next, uint64(2*earlier+1)
+		m.Begin, m.Adopted, m.From = st.First, st.Epoch, name.Draw(t, "from")
+		if rapid.Bool().Draw(t, "away") {
+			m.To, m.Left = name.Draw(t, "to"), 5
+		}
+		m.Trimmed = record.LSN(rapid.Uint64Range(0, uint64(st.Next)).Draw(t, "trimmed"))
+		st.Moved = m
+		value := AppendState(nil, key, st)
+		if extra := len(value) - stateLen; extra != m.Len() {
+			t.Fatalf("%d bytes, Len says %d", extra, m.Len())
+		}
+		everyFlip(t, key, value, func(key, value []byte) error {
+			got, err := DecodeState(key, value)
+			if err == nil && !reflect.DeepEqual(got, st) {
+				t.Fatalf("%+v came back as %+v", st, got)
+			}
+			return err
+		})
+		f := Forward{Version: rapid.Uint64Min(1).Draw(t, "version"), Time: 1, To: name.Draw(t, "to")}
+		mark := ForwardKey(9)
+		everyFlip(t, mark, AppendForward(nil, mark, f), func(key, value []byte) error {
+			category, got, err := DecodeForward(key, value)
+			if err == nil && (got != f || category != 9) {
+				t.Fatalf("%+v came back as %+v of category %d", f, got, category)
+			}
+			return err
+		})
+	})
+}
+
+// TestFalseMovedStates: a state whose stays can't be is damaged, whatever its checksum.
+func TestFalseMovedStates(t *testing.T) {
+	key := AppendStateKey(nil, 7)
+	for what, change := range map[string]func(s *State){
+		"in no other engine":   func(s *State) { s.Moved = &Moved{} },
+		"begins late":          func(s *State) { s.Moved.Begin = s.First + 1 },
+		"a later epoch":        func(s *State) { s.Moved.Adopted = s.Epoch + 1 },
+		"trimmed too far":      func(s *State) { s.Moved.Trimmed = s.Next + 1 },
+		"left at no time":      func(s *State) { s.Moved.Left = 0 },
+		"came with no epoch":   func(s *State) { s.Moved.Adopted = 0 },
+		"stays overlap":        func(s *State) { s.Moved.Earlier[1].Begin = 10 },
+		"epochs go back":       func(s *State) { s.Moved.Earlier[1].Adopted = 3 },
+		"an earlier one here":  func(s *State) { s.Moved.Earlier[0].To, s.Moved.Earlier[0].Left = "", 0 },
+		"records that are not": func(s *State) { s.Moved.Earlier[0].First = 12 },
+		"the newest overlaps":  func(s *State) { s.Moved.Begin = 19 },
+		"a long name":          func(s *State) { s.Moved.To = strings.Repeat("x", MaxEngineName+1) },
+		"many stays":           func(s *State) { s.Moved.Earlier = make([]Stay, MaxStays+1) },
+	} {
+		st := movedState()
+		change(&st)
+		if got, err := DecodeState(key, AppendState(nil, key, st)); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: %+v, %v", what, got, err)
+		}
+	}
 }
 
 // TestRoundTrip checks that what is encoded comes back, and that any flipped bit, in key or value, is damage.
@@ -200,6 +292,7 @@ func TestOrder(t *testing.T) {
 		AppendRecordKey(nil, last, 1<<64-1), AppendProducerKey(nil, 0, 0),
 		RetiredKey(0), RetiredKey(255), RetiredKey(256), RetiredKey(1<<32 - 1),
 		AppendAnnotationKey(nil, 5, 1, 1), AppendAnnotationKey(nil, 5, 1, 256), AppendAnnotationKey(nil, 5, 2, 1), AppendAnnotationKey(nil, 6, 1, 1),
+		ForwardKey(0), ForwardKey(255), ForwardKey(256), ForwardKey(1<<32 - 1),
 	}
 	for i := 1; i < len(keys); i++ {
 		// The first key behind a range may be the one that begins the next.
@@ -224,7 +317,15 @@ func FuzzDecode(f *testing.F) {
 	f.Add(key, AppendRetired(nil, key, 9))
 	key = AppendAnnotationKey(nil, 7, 1, 8)
 	f.Add(key, AppendAnnotation(nil, key, []byte("abc")))
+	key = AppendStateKey(nil, 7)
+	f.Add(key, AppendState(nil, key, movedState()))
+	key = ForwardKey(7)
+	f.Add(key, AppendForward(nil, key, Forward{Version: 1, Time: 2, To: "b"}))
 	f.Fuzz(func(t *testing.T, key, value []byte) {
+		if len(value) >= 4 { // else few would pass the checksum
+			value = bytes.Clone(value)
+			appendChecksum(value, key)
+		}
 		_ = AnnotationKeyLSN(key, 7, 1)
 		if data, err := Annotation(key, value); err == nil {
 			same(t, value, AppendAnnotation(nil, key, data))
@@ -244,6 +345,9 @@ func FuzzDecode(f *testing.F) {
 		}
 		if _, last, err := DecodeRetired(key, value); err == nil {
 			same(t, value, AppendRetired(nil, key, last))
+		}
+		if _, m, err := DecodeForward(key, value); err == nil {
+			same(t, value, AppendForward(nil, key, m))
 		}
 		if v, err := DecodeNumber(key, value); err == nil {
 			same(t, value, AppendNumber(nil, key, v))

@@ -1,0 +1,67 @@
+package router
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"scribe/internal/format/record"
+	"scribe/storage/metalog"
+)
+
+// Annotate implements metalog.Log. An annotation belongs to where its record is: those of logs that have moved are offered to all engines, and
+// each takes those of its records.
+func (l *Log) Annotate(ctx context.Context, notes []metalog.Annotation) (kept int, err error) {
+	if err := l.enterCall(ctx); err != nil {
+		return 0, err
+	}
+	defer l.calls.Leave()
+	if err := metalog.ValidateAnnotations(notes); err != nil {
+		return 0, err
+	}
+	var moved []metalog.Annotation
+	for i := range notes {
+		if l.placeOf(notes[i].Shard) != l.root {
+			moved = append(moved, notes[i])
+		}
+	}
+	for _, e := range l.engines.Load().order {
+		offered := moved
+		if e.Name == l.root {
+			offered = notes
+		}
+		if len(offered) == 0 {
+			continue
+		}
+		n, err := e.Log.Annotate(ctx, offered)
+		if kept += n; err != nil {
+			return kept, err
+		}
+	}
+	return min(kept, len(notes)), nil
+}
+
+// Annotations implements metalog.Log.
+func (l *Log) Annotations(
+	ctx context.Context, shard record.ShardID, from, to record.LSN, kind metalog.AnnotationKind, maxBytes int,
+) (notes []metalog.Annotation, until record.LSN, err error) {
+	if err := l.enterCall(ctx); err != nil {
+		return nil, 0, err
+	}
+	defer l.calls.Leave()
+	set := l.engines.Load()
+	if l.placeOf(shard) == l.root {
+		return set.byName[l.root].Annotations(ctx, shard, from, to, kind, maxBytes)
+	}
+	until = to
+	for _, e := range set.order {
+		some, end, err := e.Log.Annotations(ctx, shard, from, to, kind, maxBytes)
+		if err != nil {
+			return nil, 0, err
+		}
+		notes, until = append(notes, some...), min(until, end)
+	}
+	notes = slices.DeleteFunc(notes, func(n metalog.Annotation) bool { return n.LSN >= until })
+	slices.SortFunc(notes, func(a, b metalog.Annotation) int { return cmp.Compare(a.LSN, b.LSN) })
+	return notes, until, nil
+}

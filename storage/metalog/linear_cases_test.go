@@ -36,7 +36,7 @@ const (
 )
 
 // number returns the number in an environment variable.
-func number(t *testing.T, variable string, otherwise uint64) uint64 {
+func number(t testing.TB, variable string, otherwise uint64) uint64 {
 	t.Helper()
 	text := os.Getenv(variable)
 	if text == "" {

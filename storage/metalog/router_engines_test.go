@@ -187,7 +187,12 @@ type categoryMark struct {
 // newRoutedEngines opens n engines, each with its clock ahead by what is given for it.
 func newRoutedEngines(tb testing.TB, n int, ahead ...time.Duration) *routedEngines {
 	tb.Helper()
-	r := &routedEngines{ahead: append(ahead, make([]time.Duration, n-len(ahead))...), clock: testclock.New(), homes: map[uint32]categoryMark{}, epochs: map[record.ShardID]*movedEpochs{}, random: rand.New(rand.NewPCG(rand.Uint64(), 0))}
+	seed := number(tb, seedVariable, rand.Uint64())
+	tb.Logf("%s=%d decides what moves", seedVariable, seed)
+	r := &routedEngines{
+		ahead: append(ahead, make([]time.Duration, n-len(ahead))...), clock: testclock.New(), homes: map[uint32]categoryMark{}, epochs: map[record.ShardID]*movedEpochs{},
+		random: rand.New(rand.NewPCG(seed, 0)),
+	}
 	for range n {
 		r.folders = append(r.folders, vfs.NewCrashableMem())
 	}

@@ -131,6 +131,9 @@ func (o *appendOp) findShards(c *logCommitter) error {
 		if err != nil {
 			return err
 		}
+		if st.Epoch == 0 { // the mark of its category says whether another engine creates it, and so may have it
+			st = c.absentState(s.Shard)
+		}
 		var why error
 		switch {
 		case st.Sealed, c.retired.holds(s.Shard.Category()):

@@ -21,7 +21,7 @@ func (l *Log) Annotate(ctx context.Context, notes []metalog.Annotation) (kept in
 	}
 	var moved []metalog.Annotation
 	for i := range notes {
-		if l.placeOf(notes[i].Shard) != l.root {
+		if l.isSpread(notes[i].Shard) || l.placeOf(notes[i].Shard) != l.root {
 			moved = append(moved, notes[i])
 		}
 	}
@@ -50,8 +50,12 @@ func (l *Log) Annotations(
 	}
 	defer l.calls.Leave()
 	set := l.engines.Load()
-	if l.placeOf(shard) == l.root {
+	if !l.isSpread(shard) && l.placeOf(shard) == l.root {
 		return set.byName[l.root].Annotations(ctx, shard, from, to, kind, maxBytes)
+	}
+	to, maxBytes, err = metalog.ValidateAnnotationRange(shard, from, to, kind, maxBytes)
+	if err != nil {
+		return nil, 0, err
 	}
 	until = to
 	for _, e := range set.order {
@@ -63,5 +67,10 @@ func (l *Log) Annotations(
 	}
 	notes = slices.DeleteFunc(notes, func(n metalog.Annotation) bool { return n.LSN >= until })
 	slices.SortFunc(notes, func(a, b metalog.Annotation) int { return cmp.Compare(a.LSN, b.LSN) })
+	for i := range notes { // each engine has kept to the limit, all together may not have
+		if maxBytes -= len(notes[i].Data); maxBytes < 0 && i > 0 {
+			return notes[:i], notes[i].LSN, nil
+		}
+	}
 	return notes, until, nil
 }

@@ -86,7 +86,7 @@ func (l *Log) askTails(ctx context.Context, name string, shards []record.ShardID
 		}
 		*f = foundLog{engine: name, state: st}
 		if st.Epoch != 0 {
-			l.notePlace(st.Shard, name)
+			l.notePlace(&st, name)
 		}
 	}
 	return nil

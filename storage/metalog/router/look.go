@@ -141,7 +141,7 @@ func (l *Log) listEverywhere(ctx context.Context, category uint32) (all []metalo
 		for _, st := range states {
 			ids = append(ids, st.Shard)
 			if st.MovedTo == "" {
-				l.notePlace(st.Shard, e.Name)
+				l.notePlace(&st, e.Name)
 			}
 		}
 	}

@@ -103,21 +103,22 @@ func (l *Log) Read(ctx context.Context, shard record.ShardID, from record.LSN, m
 		return nil, err
 	}
 	maxRecords, maxBytes = metalog.ReadLimits(maxRecords, maxBytes)
-	entries, at, err := l.readFrom(ctx, shard, from, maxRecords, maxBytes)
+	entries, err := l.readFrom(ctx, shard, from, maxRecords, maxBytes)
 	if err != nil || len(entries) == 0 {
 		return entries, err
 	}
-	// The answer of an older stay ends where the next one begins, and that of the log does not.
-	for range maxHops {
+	// The answer of an older stay ends where the next one begins, and that of the log does not. The engine that has the log now may have had it before,
+	// so only an answer without records is the log's end.
+	for range metalog.MaxStays * MaxEngines {
 		room := maxBytes - sizeOf(entries)
-		if l.placeOf(shard) == at || room <= 0 || len(entries) >= maxRecords {
+		if room <= 0 || len(entries) >= maxRecords || !l.isSpread(shard) {
 			break
 		}
-		more, there, err := l.readFrom(ctx, shard, entries[len(entries)-1].LSN+1, maxRecords-len(entries), room)
+		more, err := l.readFrom(ctx, shard, entries[len(entries)-1].LSN+1, maxRecords-len(entries), room)
 		if err != nil || len(more) == 0 || len(more[0].Data) > room {
 			break // the next read meets it
 		}
-		entries, at = append(entries, more...), there
+		entries = append(entries, more...)
 	}
 	return entries, nil
 }
@@ -129,40 +130,40 @@ func sizeOf(entries []metalog.Entry) (n int) {
 	return n
 }
 
-// readFrom reads from one engine, and returns which one that was.
-func (l *Log) readFrom(ctx context.Context, shard record.ShardID, from record.LSN, maxRecords, maxBytes int) (entries []metalog.Entry, at string, err error) {
-	at = l.placeOf(shard)
+// readFrom reads from the engine that has the position.
+func (l *Log) readFrom(ctx context.Context, shard record.ShardID, from record.LSN, maxRecords, maxBytes int) (entries []metalog.Entry, err error) {
+	at := l.placeOf(shard)
 	for range maxHops {
 		e, err := l.engine(at)
 		if err != nil {
-			return nil, at, err
+			return nil, err
 		}
 		entries, err := e.Read(ctx, shard, from, maxRecords, maxBytes)
 		if next, ok := engineNamed(err); ok {
 			if err := l.checkOlder(ctx, at, next, shard, from); err != nil {
-				return nil, at, err
+				return nil, err
 			}
 			at = next
 			continue
 		}
 		if errors.Is(err, metalog.ErrTrimmed) {
-			return nil, at, l.trimmedError(ctx, shard, from, err)
+			return nil, l.trimmedError(ctx, shard, from, err)
 		}
 		if err != nil || len(entries) > 0 {
-			return entries, at, err
+			return entries, err
 		}
 		// Nothing is there, unless the engine has never had the log and knows which one creates it.
 		states, err := e.Tail(ctx, []record.ShardID{shard})
 		if err != nil {
-			return nil, at, err
+			return nil, err
 		}
 		st := states[0]
 		if st.Epoch != 0 || st.MovedTo == "" {
-			return entries, at, nil
+			return entries, nil
 		}
 		at = st.MovedTo
 	}
-	return nil, at, unsettledError("reading a log")
+	return nil, unsettledError("reading a log")
 }
 
 // checkOlder fails with ErrTrimmed if a read goes on in an older stay, whose records no longer count because the trim of them has reached

@@ -52,13 +52,19 @@ type Log struct {
 
 	mu struct {
 		sync.Mutex
-		// at are logs that are not in the root, as they were told last; a log that is not here is looked for in the root first.
-		at map[record.ShardID]string
+		// at are logs that are not in the root, or have come back to it, as they were told last; a log that is not here is looked for in the root first.
+		at map[record.ShardID]logPlace
 		// homes are the engines that create the logs of categories that have left the root, as they were told last.
 		homes map[uint32]string
 		// changed is closed and replaced when a home or the list of engines changes.
 		changed chan struct{}
 	}
+}
+
+// logPlace is the engine in which a log was last. moved says that it was in another one before, so that its records may be in several.
+type logPlace struct {
+	engine string
+	moved  bool
 }
 
 // engineSet is a list of engines. It does not change.
@@ -73,14 +79,14 @@ var (
 	_ metalog.Placer = (*Log)(nil)
 )
 
-// maxPlaces bounds what is remembered of single logs, about 60 bytes each. A log that is forgotten is found again by way of the root.
+// maxPlaces bounds what is remembered of single logs, about 70 bytes each. A log that is forgotten is found again by way of the root.
 const maxPlaces = 1 << 20
 
 // New returns a Log of engines, the root among them.
 func New(engines []Engine, o Options) (*Log, error) {
 	l := &Log{root: o.Root, logger: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
 	l.pauses = backoff.Backoff{Min: 50 * time.Millisecond, Max: 2 * time.Second, Random: o.Random}
-	l.mu.at, l.mu.homes, l.mu.changed = map[record.ShardID]string{}, map[uint32]string{}, make(chan struct{})
+	l.mu.at, l.mu.homes, l.mu.changed = map[record.ShardID]logPlace{}, map[uint32]string{}, make(chan struct{})
 	l.life, l.end = context.WithCancel(context.Background())
 	if err := l.SetEngines(engines); err != nil {
 		l.end()
@@ -175,17 +181,25 @@ func (l *Log) placeOf(shard record.ShardID) string {
 
 // place is placeOf with the mutex held.
 func (l *Log) place(shard record.ShardID) string {
-	if name, ok := l.mu.at[shard]; ok {
-		return name
+	if p, ok := l.mu.at[shard]; ok {
+		return p.engine
 	}
 	return l.root
 }
 
-// notePlace remembers where a log is.
-func (l *Log) notePlace(shard record.ShardID, engine string) {
+// isSpread reports whether records of a log may be in several engines, as far as it is known.
+func (l *Log) isSpread(shard record.ShardID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if engine == l.root {
+	return l.mu.at[shard].moved
+}
+
+// notePlace remembers where a log is: in the engine that returned the state.
+func (l *Log) notePlace(st *metalog.State, engine string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	shard, moved := st.Shard, st.MovedFrom != ""
+	if engine == l.root && !moved {
 		delete(l.mu.at, shard)
 		return
 	}
@@ -195,7 +209,7 @@ func (l *Log) notePlace(shard record.ShardID, engine string) {
 			break
 		}
 	}
-	l.mu.at[shard] = engine
+	l.mu.at[shard] = logPlace{engine, moved}
 }
 
 // noteHome remembers which engine creates the logs of a category.
@@ -217,8 +231,8 @@ func (l *Log) noteHome(category uint32, engine string) {
 func (l *Log) EngineOf(shard record.ShardID) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if name, ok := l.mu.at[shard]; ok {
-		return name
+	if p, ok := l.mu.at[shard]; ok {
+		return p.engine
 	}
 	return cmp.Or(l.mu.homes[shard.Category()], l.root)
 }

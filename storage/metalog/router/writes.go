@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,11 @@ func (l *Log) Open(ctx context.Context, owner string, shards []record.ShardID) (
 		}
 		now := pending
 		pending = map[string][]int{}
+		if len(now) > 1 { // one engine would open its shards before another refuses those of a retired category
+			if err := l.refuseRetired(ctx, shards); err != nil {
+				return nil, err
+			}
+		}
 		for _, name := range inOrder(l, now) {
 			if err := l.openIn(ctx, name, owner, shards, now[name], found, pending); err != nil {
 				return nil, err
@@ -55,9 +61,12 @@ func (l *Log) openIn(ctx context.Context, name, owner string, shards []record.Sh
 	if err == nil {
 		for k, st := range states {
 			found[indexes[k]] = foundLog{engine: name, state: st}
-			l.notePlace(st.Shard, name)
+			l.notePlace(&st, name)
 		}
 		return nil
+	}
+	if errors.Is(err, metalog.ErrSealed) {
+		return cmp.Or(l.refuseRetired(ctx, shards), l.publicRefusal(ctx, name, err))
 	}
 	moved, err := l.followRefusals(ctx, name, err)
 	if err != nil {
@@ -73,6 +82,47 @@ func (l *Log) openIn(ctx context.Context, name, owner string, shards []record.Sh
 	return nil
 }
 
+// refuseRetired fails, as one engine would, if shards are of retired categories. The root knows: a category is retired there first.
+func (l *Log) refuseRetired(ctx context.Context, shards []record.ShardID) error {
+	var probes []record.ShardID
+	of := map[uint32]bool{}
+	for _, s := range shards {
+		if _, ok := of[s.Category()]; !ok {
+			of[s.Category()] = false
+			probes = append(probes, probeShard(s.Category()))
+		}
+	}
+	states, err := l.engines.Load().byName[l.root].Tail(ctx, probes)
+	if err != nil {
+		return err
+	}
+	for i := range states {
+		of[probes[i].Category()] = states[i].Sealed
+	}
+	var refused []record.ShardID
+	for _, s := range shards {
+		if of[s.Category()] && len(refused) < metalog.MaxConflicts {
+			refused = append(refused, s)
+		}
+	}
+	if len(refused) == 0 {
+		return nil
+	}
+	found, err := l.findLogs(ctx, refused)
+	if err != nil {
+		return err
+	}
+	all, err := l.openedStates(ctx, found)
+	if err != nil {
+		return err
+	}
+	e := new(metalog.RefusedError)
+	for _, st := range all {
+		e.Refusals = append(e.Refusals, metalog.Refusal{Err: metalog.ErrSealed, State: st})
+	}
+	return e
+}
+
 // followRefusals returns where the shards are that an engine's refusal sends on, and that they may be used there. Other refusals, and logs that
 // are between two engines, are an error.
 func (l *Log) followRefusals(ctx context.Context, name string, err error) (map[record.ShardID]string, error) {
@@ -85,9 +135,6 @@ func (l *Log) followRefusals(ctx context.Context, name string, err error) (map[r
 	for _, r := range refused.Refusals {
 		switch {
 		case !errors.Is(r.Err, metalog.ErrElsewhere):
-			if errors.Is(r.Err, metalog.ErrSealed) {
-				return nil, err // the category was retired
-			}
 			continue
 		case r.State.Epoch == 0:
 			if err := l.awaitHome(ctx, r.State.Shard, name, r.State.MovedTo); err != nil {

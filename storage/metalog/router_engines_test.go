@@ -108,11 +108,7 @@ func (h *historyLog) Append(ctx context.Context, a *metalog.Append) ([]metalog.A
 }
 
 func (h *historyLog) Read(ctx context.Context, shard record.ShardID, from record.LSN, maxRecords, maxBytes int) ([]metalog.Entry, error) {
-	l := h.r.anyRouter()
-	if _, err := l.Tail(ctx, []record.ShardID{shard}); err != nil { // an answer of a router that knows of no move may end where a stay does
-		return nil, err
-	}
-	return l.Read(ctx, shard, from, maxRecords, maxBytes)
+	return h.r.anyRouter().Read(ctx, shard, from, maxRecords, maxBytes)
 }
 
 func (h *historyLog) Tail(ctx context.Context, shards []record.ShardID) ([]metalog.State, error) {
@@ -139,8 +135,9 @@ func (h *historyLog) MoveLog(ctx context.Context, shard record.ShardID) (metalog
 		if err != nil {
 			return metalog.Handover{}, err
 		}
-		if states[0].Epoch > newest.Epoch {
-			newest, from = states[0], i
+		// The engine that adopted a log has it in the epoch in which the other one handed it over.
+		if st := states[0]; st.Epoch > newest.Epoch || st.Epoch == newest.Epoch && newest.MovedTo != "" && st.MovedTo == "" {
+			newest, from = st, i
 		}
 	}
 	if from < 0 {
@@ -467,12 +464,15 @@ func (m *movingLog) Append(ctx context.Context, a *metalog.Append) (done []metal
 		m.of.mu.Lock()
 		now := m.of.moves
 		m.of.mu.Unlock()
+		spread := errors.As(err, new(*metalog.SpreadError)) || errors.As(err, new(*metalog.RefusedError)) && m.of.areSpread(ctx, ids)
 		switch {
-		case errors.As(err, new(*metalog.SpreadError)):
+		case now != before && (spread || errors.Is(err, metalog.ErrFenced)): // a move may be what refused it
+		case spread: // what refuses in one engine does not say what would in the others
 			if !m.of.bringTogether(ctx, ids) {
-				return nil, m.refusedAlone(ctx, &b)
+				if err := m.refusedAlone(ctx, &b, before); err != nil {
+					return nil, err
+				} // else another call has brought them together
 			}
-		case errors.Is(err, metalog.ErrFenced) && now != before:
 		default:
 			return done, m.of.translateError(err)
 		}
@@ -488,23 +488,52 @@ func (r *routedEngines) keepApart() (release func()) {
 	return r.opening.RUnlock
 }
 
-// refusedAlone returns the refusal of an append whose logs can't move, since their category was retired, as one engine would give it.
-func (m *movingLog) refusedAlone(ctx context.Context, a *metalog.Append) error {
+// areSpread reports whether logs are, or would be created, in several engines.
+func (r *routedEngines) areSpread(ctx context.Context, shards []record.ShardID) bool {
+	r.opening.RLock()
+	defer r.opening.RUnlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	engines := map[int]bool{}
+	for _, s := range shards {
+		at, ok := r.engineOf(ctx, s)
+		if !ok {
+			at = r.homes[s.Category()].engine
+		}
+		engines[at] = true
+	}
+	return len(engines) > 1
+}
+
+// refusedAlone returns the refusal of an append whose logs can't come together, since a category was retired or a log does not exist, as one engine
+// would give it; nil if none is refused, or logs have moved since the append.
+func (m *movingLog) refusedAlone(ctx context.Context, a *metalog.Append, before int) error {
+	m.of.opening.RLock()
+	defer m.of.opening.RUnlock()
+	if m.of.moves != before { // the epochs may be those of before: try again
+		return nil
+	}
 	all := new(metalog.RefusedError)
 	for i := range a.Shards {
 		states, err := m.Log.Tail(ctx, []record.ShardID{a.Shards[i].Shard})
 		if err != nil {
 			return err
 		}
-		switch st := states[0]; {
+		var why error
+		switch st, s := states[0], &a.Shards[i]; {
 		case st.Sealed:
-			all.Refusals = append(all.Refusals, metalog.Refusal{Err: metalog.ErrSealed, State: st})
-		case st.Epoch == 0:
-			all.Refusals = append(all.Refusals, metalog.Refusal{Err: metalog.ErrFenced, State: st})
+			why = metalog.ErrSealed
+		case st.Epoch != s.Epoch:
+			why = metalog.ErrFenced
+		case s.ExpectLSN != 0 && s.ExpectLSN != st.NextLSN:
+			why = metalog.ErrConflict
+		}
+		if why != nil {
+			all.Refusals = append(all.Refusals, metalog.Refusal{Err: why, State: states[0]})
 		}
 	}
 	if len(all.Refusals) == 0 {
-		return errors.New("logs that exist and are not sealed can't be brought together")
+		return nil
 	}
 	return m.of.translateError(all)
 }
@@ -550,7 +579,7 @@ func (m *movingLog) Shards(ctx context.Context, category uint32) ([]metalog.Stat
 
 func (m *movingLog) Read(ctx context.Context, shard record.ShardID, from record.LSN, maxRecords, maxBytes int) ([]metalog.Entry, error) {
 	m.of.moveSome(ctx, shard)
-	return m.Log.Read(ctx, shard, from, maxRecords, maxBytes)
+	return m.of.anyRouter().Read(ctx, shard, from, maxRecords, maxBytes)
 }
 
 func (m *movingLog) Sequences(ctx context.Context, shard record.ShardID, producers []uint64) ([]metalog.ProducerState, error) {

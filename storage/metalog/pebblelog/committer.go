@@ -173,6 +173,7 @@ func (c *logCommitter) commitGroup(first *commitRequest) error {
 	if err != nil {
 		return err
 	}
+	c.raiseVersion()
 	if !c.batch.Empty() {
 		start, size := time.Now(), c.batch.Len()
 		if err := c.e.commitSynced(c.batch); err != nil {

@@ -48,6 +48,8 @@ type Engine struct {
 	boundary atomic.Int64 // the published boundary
 	// retired are the retired categories found when the folder was opened; the committer takes them over.
 	retired categorySet
+	// version is the format version of the folder. The committer raises it, see logCommitter.raiseVersion.
+	version int64
 
 	// replica is what a replica of a journal has beyond its folder; nil for an engine of its own.
 	replica *replica

@@ -28,15 +28,16 @@ func (e *Engine) loadFolder() error {
 			return err
 		}
 		setNumber(b, schema.MetaFormat, schema.Version)
+	case version > schema.NewestVersion:
+		return fmt.Errorf("%w: version %d, this build reads %d: use a newer build", ErrVersion, version, schema.NewestVersion)
 	case schema.IsReplica(version):
 		return fmt.Errorf("%w: it belongs to a replica: give the journal, or use another folder", ErrReplica)
-	case version > schema.Version:
-		return fmt.Errorf("%w: version %d, this build reads %d: use a newer build", ErrVersion, version, schema.Version)
 	case version < schema.OldestVersion:
 		return fmt.Errorf("unsupported format version %d of the folder", version)
 	case version < schema.Version:
 		setNumber(b, schema.MetaFormat, schema.Version)
 	}
+	e.version = schema.VersionOf(false, schema.HasMoved(version))
 	if err := e.loadMarks(); err != nil {
 		return err
 	}

@@ -471,6 +471,17 @@ func (c *logCommitter) absentState(id record.ShardID) schema.State {
 	return st
 }
 
+// raiseVersion has the batch raise the folder's version with the first shard that moved, or the first mark of a category: older builds do not
+// know these, and must not open the folder from then on.
+func (c *logCommitter) raiseVersion() {
+	e := c.e
+	moved := len(c.forwards) > 0 || slices.ContainsFunc(c.dirty, func(sh *shardEntry) bool { return sh.cur.Moved != nil })
+	if moved && !schema.HasMoved(e.version) {
+		e.version = schema.VersionOf(e.replica != nil, true)
+		setNumber(c.batch, schema.MetaFormat, e.version)
+	}
+}
+
 // forgetForward removes the mark of a category that is erased.
 func (c *logCommitter) forgetForward(category uint32) {
 	if c.forwardOf(category).Version != 0 {

@@ -132,7 +132,7 @@ func TestOtherFormatsAreRefused(t *testing.T) {
 		}
 	}
 	for version, want := range map[int64]error{
-		schema.ReplicaVersion + 1: ErrVersion, schema.ReplicaVersion: ErrReplica, schema.OldestReplicaVersion: ErrReplica, 0: nil,
+		schema.NewestVersion + 1: ErrVersion, schema.ReplicaVersion: ErrReplica, schema.MovedReplicaVersion: ErrReplica, 0: nil,
 	} {
 		put(schema.AppendNumber(nil, key, version))
 		if _, err := Open(testDir, Options{FS: fs}); err == nil || want != nil && !errors.Is(err, want) {
@@ -157,6 +157,49 @@ func TestOtherFormatsAreRefused(t *testing.T) {
 	}
 	if _, err := Open(testDir, Options{FS: other}); err == nil || !strings.Contains(err.Error(), "another Pebble database") {
 		t.Errorf("a database of something else: %v", err)
+	}
+}
+
+// TestVersionIsRaisedByTheFirstMove: a folder stays one that older builds open until it has what they do not know.
+func TestVersionIsRaisedByTheFirstMove(t *testing.T) {
+	for name, move := range map[string]func(*Engine) error{
+		"a shard is handed over": func(e *Engine) error {
+			_, err := e.MoveOut(t.Context(), shardA, "a", "b")
+			return err
+		},
+		"a shard is adopted": func(e *Engine) error {
+			_, err := e.MoveIn(t.Context(), metalog.Handover{Shard: shardB, From: "a", To: "b", NextLSN: 5, Epoch: 2, Time: 1}, nil)
+			return err
+		},
+		"a category is marked": func(e *Engine) error {
+			_, err := e.ForwardCategory(t.Context(), 7, metalog.Forward{To: "b", Version: 1})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fs := vfs.NewMem()
+			e, err := Open(testDir, Options{FS: fs})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := func(version int64) {
+				t.Helper()
+				if got, _, err := e.readNumber(schema.MetaFormat); err != nil || got != version {
+					t.Errorf("the format version is %d, %v; want %d", got, err, version)
+				}
+			}
+			mustOpen(t, e, shardA)
+			want(schema.Version)
+			if err := move(e); err != nil {
+				t.Fatal(err)
+			}
+			want(schema.MovedVersion)
+			if err := e.Close(); err != nil {
+				t.Fatal(err)
+			}
+			e = start(t, Options{FS: fs})
+			want(schema.MovedVersion)
+		})
 	}
 }
 

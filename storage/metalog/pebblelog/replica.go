@@ -101,18 +101,16 @@ func (e *Engine) loadReplica() error {
 		if err := e.requireEmpty(); err != nil {
 			return err
 		}
-		if err := setReplicaVersion(e.db); err != nil {
+		key := schema.MetaKey(schema.MetaFormat)
+		if err := e.db.Set(key, schema.AppendNumber(nil, key, schema.ReplicaVersion), pebble.NoSync); err != nil {
 			return err
 		}
-	case version == schema.OldestReplicaVersion:
-		if err := setReplicaVersion(e.db); err != nil {
-			return err
-		}
-	case version > schema.ReplicaVersion:
-		return fmt.Errorf("%w: version %d, this build reads %d: use a newer build", ErrVersion, version, schema.ReplicaVersion)
-	case version != schema.ReplicaVersion:
+	case version > schema.NewestVersion:
+		return fmt.Errorf("%w: version %d, this build reads %d: use a newer build", ErrVersion, version, schema.NewestVersion)
+	case !schema.IsReplica(version):
 		return fmt.Errorf("%w: it holds logs that are not in the journal: use another folder", ErrReplica)
 	}
+	e.version = schema.VersionOf(true, schema.HasMoved(version))
 	if err := e.loadMarks(); err != nil {
 		return err
 	}
@@ -124,12 +122,6 @@ func (e *Engine) loadReplica() error {
 	e.replica.setApplied(journal.Position{Seq: applied.Seq, Chain: applied.Chain}, applied.Time)
 	e.clock.follow(applied.Time)
 	return nil
-}
-
-// setReplicaVersion writes the version of a replica's folder.
-func setReplicaVersion(db *pebble.DB) error {
-	key := schema.MetaKey(schema.MetaFormat)
-	return db.Set(key, schema.AppendNumber(nil, key, schema.ReplicaVersion), pebble.NoSync)
 }
 
 // changeState changes the state under the lock, and wakes who waits for a change.

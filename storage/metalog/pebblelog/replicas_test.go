@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -286,4 +287,32 @@ func (c *testCell) compare(t testing.TB) {
 // seededOptions are options whose randomness comes from a seed.
 func seededOptions(seed uint64) Options {
 	return Options{MemTableBytes: 64 << 10, Random: entropy.NewSeeded(seed, "replicas")}
+}
+
+// TestVersionOfReplicasIsRaisedByTheFirstMove: the folders of all replicas get the version of moves with the entry that has the first one, and keep it.
+func TestVersionOfReplicasIsRaisedByTheFirstMove(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := newCell(t, 2, Options{})
+		defer c.closeAll(t)
+		want := func(version int64) {
+			t.Helper()
+			c.settle(t)
+			for _, e := range c.engines() {
+				if got, _, err := e.readNumber(schema.MetaFormat); err != nil || got != version {
+					t.Errorf("the format version is %d, %v; want %d", got, err, version)
+				}
+			}
+		}
+		mustOpen(t, c.leader(t).engine, shardA)
+		want(schema.ReplicaVersion)
+		if _, err := c.leader(t).engine.MoveOut(t.Context(), shardA, "a", "b"); err != nil {
+			t.Fatal(err)
+		}
+		want(schema.MovedReplicaVersion)
+		for _, n := range c.nodes {
+			n.close(t)
+			c.replace(n, n.open(t))
+		}
+		want(schema.MovedReplicaVersion)
+	})
 }

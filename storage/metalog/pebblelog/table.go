@@ -127,12 +127,12 @@ func (t *shardTable) missingState(id record.ShardID) schema.State {
 }
 
 // absentPublished returns what readers see of a shard that does not exist. One of a retired category never will; one of a category that is
-// created in another engine goes on there, if anywhere. It requires table.mu.
+// created in another engine goes on there, if anywhere, until the category is erased here. It requires table.mu.
 func (t *shardTable) absentPublished(id record.ShardID) schema.State {
-	if t.mu.retired.holds(id.Category()) {
-		return erasedState
-	}
 	st := t.absentState(id)
+	if t.mu.retired.holds(id.Category()) {
+		st = erasedState
+	}
 	if f := t.mu.forwards[id.Category()]; f.To != "" {
 		st.Moved = &schema.Moved{Stay: schema.Stay{To: f.To, Left: f.Time}}
 	}

@@ -19,6 +19,17 @@ func (l *Log) Annotate(ctx context.Context, notes []metalog.Annotation) (kept in
 	if err := metalog.ValidateAnnotations(notes); err != nil {
 		return 0, err
 	}
+	if l.isAlone() {
+		return l.engines.Load().byName[l.root].Annotate(ctx, notes)
+	}
+	var shards []record.ShardID
+	for i := range notes {
+		shards = append(shards, notes[i].Shard)
+	}
+	slices.Sort(shards)
+	if _, err := l.findLogs(ctx, slices.Compact(shards)); err != nil { // those that have moved are known then
+		return 0, err
+	}
 	var moved []metalog.Annotation
 	for i := range notes {
 		if l.isSpread(notes[i].Shard) || l.placeOf(notes[i].Shard) != l.root {
@@ -50,7 +61,14 @@ func (l *Log) Annotations(
 	}
 	defer l.calls.Leave()
 	set := l.engines.Load()
-	if !l.isSpread(shard) && l.placeOf(shard) == l.root {
+	alone := l.isAlone()
+	if !alone {
+		if _, err := l.findLogs(ctx, []record.ShardID{shard}); err != nil {
+			return nil, 0, err
+		}
+		alone = !l.isSpread(shard) && l.placeOf(shard) == l.root
+	}
+	if alone {
 		return set.byName[l.root].Annotations(ctx, shard, from, to, kind, maxBytes)
 	}
 	to, maxBytes, err = metalog.ValidateAnnotationRange(shard, from, to, kind, maxBytes)

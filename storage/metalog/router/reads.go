@@ -104,14 +104,14 @@ func (l *Log) Read(ctx context.Context, shard record.ShardID, from record.LSN, m
 	}
 	maxRecords, maxBytes = metalog.ReadLimits(maxRecords, maxBytes)
 	entries, err := l.readFrom(ctx, shard, from, maxRecords, maxBytes)
-	if err != nil || len(entries) == 0 {
+	if err != nil || len(entries) == 0 || l.isAlone() {
 		return entries, err
 	}
 	// The answer of an older stay ends where the next one begins, and that of the log does not. The engine that has the log now may have had it before,
-	// so only an answer without records is the log's end.
+	// and this router may have heard of no move, so only an answer without records is the log's end.
 	for range metalog.MaxStays * MaxEngines {
 		room := maxBytes - sizeOf(entries)
-		if room <= 0 || len(entries) >= maxRecords || !l.isSpread(shard) {
+		if room <= 0 || len(entries) >= maxRecords {
 			break
 		}
 		more, err := l.readFrom(ctx, shard, entries[len(entries)-1].LSN+1, maxRecords-len(entries), room)

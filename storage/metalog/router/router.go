@@ -187,6 +187,9 @@ func (l *Log) place(shard record.ShardID) string {
 	return l.root
 }
 
+// isAlone reports whether there is one engine only.
+func (l *Log) isAlone() bool { return len(l.engines.Load().order) == 1 }
+
 // isSpread reports whether records of a log may be in several engines, as far as it is known.
 func (l *Log) isSpread(shard record.ShardID) bool {
 	l.mu.Lock()

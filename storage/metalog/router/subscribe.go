@@ -69,6 +69,8 @@ type followedShard struct {
 	tail      record.LSN
 	watermark int64
 	ended     bool
+	// found is the tail that the log had when it was looked for last. An engine that had the log before knows a lower one.
+	found record.LSN
 	// exists: the shard was found in an engine, which tells when it moves. group is where it is followed; nil while it is adrift. told is the engine
 	// that the last one named.
 	exists bool
@@ -143,6 +145,7 @@ func (s *subscription) groupAdrift() (left bool, err error) {
 	byEngine, rest := map[string][]*followedShard{}, adrift
 	if err == nil {
 		rest = nil
+		s.noteFound(adrift, found)
 		for i, f := range adrift {
 			at := found[i].engine
 			switch {
@@ -163,6 +166,17 @@ func (s *subscription) groupAdrift() (left bool, err error) {
 		s.startGroup(name, byEngine[name])
 	}
 	return len(rest) > 0, err
+}
+
+// noteFound takes the tails of logs that were looked for.
+func (s *subscription) noteFound(shards []*followedShard, found []foundLog) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, f := range shards {
+		if st := &found[i].state; st.Epoch != 0 {
+			f.found = max(f.found, st.NextLSN)
+		}
+	}
 }
 
 // startGroup follows shards at an engine. The group absorbs those of the engine that are not larger, so there are few, and a shard rarely changes
@@ -326,10 +340,11 @@ func (f *followedShard) takeUpdate(u metalog.Update) (metalog.Update, error) {
 	}
 	next += record.LSN(len(u.Entries))
 	f.exists = f.exists || len(u.Entries) > 0 || u.TrimmedTo != 0
-	if u.Sealed && next < f.tail { // erased: what the subscriber lacks was trimmed
-		u.TrimmedTo, next = f.tail, f.tail
+	tail := max(f.tail, f.found)
+	if u.Sealed && next < tail { // erased: what the subscriber lacks was trimmed
+		u.TrimmedTo, next = tail, tail
 	}
-	u.NextLSN = max(u.NextLSN, f.tail, next)
+	u.NextLSN = max(u.NextLSN, tail, next)
 	if u.MovedTo != "" && len(u.Entries) == 0 && u.TrimmedTo == 0 {
 		u.Watermark = 0 // the position may be in an older stay, and the next engine will tell
 	}

@@ -327,6 +327,15 @@ func (l *Log) publicRefusal(ctx context.Context, at string, err error) error {
 	found := make([]foundLog, len(refused.Refusals))
 	for i := range found {
 		found[i] = foundLog{engine: at, state: refused.Refusals[i].State}
+		if found[i].state.MovedTo == "" {
+			continue
+		}
+		// Of a retired category: that is refused first, wherever the log is.
+		there, ferr := l.findLogs(ctx, []record.ShardID{found[i].state.Shard})
+		if ferr != nil {
+			return ferr
+		}
+		found[i] = there[0]
 	}
 	states, serr := l.openedStates(ctx, found)
 	if serr != nil {

@@ -118,7 +118,8 @@ func (c Change) check() error {
 	}
 	kind := Kind(c.Key[0])
 	shared := kind == KindMeta && c.Kind == ChangeSet && len(c.Key) == MetaKeyLen && Meta(c.Key[1]) == MetaBoundary
-	if kind < KindMeta || kind > KindForward || kind == KindMeta && !shared {
+	known := kind >= KindMeta && kind <= KindAnnotation || kind == KindForward
+	if !known || kind == KindMeta && !shared {
 		return corruptError("a change of key % x", c.Key)
 	}
 	return nil

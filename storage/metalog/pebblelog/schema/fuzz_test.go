@@ -88,12 +88,13 @@ func FuzzDecodeSnapshot(f *testing.F) {
 // Keys that belong to each folder itself are in no list, nor are kinds that this build does not know.
 func TestChangesOfForeignKeys(t *testing.T) {
 	for what, c := range map[string]Change{
-		"format":       {Kind: ChangeSet, Key: MetaKey(MetaFormat)},
-		"clock":        {Kind: ChangeSet, Key: MetaKey(MetaClock)},
-		"applied":      {Kind: ChangeSet, Key: MetaKey(MetaApplied)},
-		"all meta":     {Kind: ChangeDeleteRange, Key: []byte{byte(KindMeta)}, Value: []byte{byte(KindState)}},
-		"unknown kind": {Kind: ChangeSet, Key: []byte{0x08, 1}},
-		"no key":       {Kind: ChangeDelete},
+		"format":                  {Kind: ChangeSet, Key: MetaKey(MetaFormat)},
+		"clock":                   {Kind: ChangeSet, Key: MetaKey(MetaClock)},
+		"applied":                 {Kind: ChangeSet, Key: MetaKey(MetaApplied)},
+		"all meta":                {Kind: ChangeDeleteRange, Key: []byte{byte(KindMeta)}, Value: []byte{byte(KindState)}},
+		"unknown kind":            {Kind: ChangeSet, Key: []byte{0x09, 1}},
+		"a kind that was skipped": {Kind: ChangeSet, Key: []byte{0x07, 1}},
+		"no key":                  {Kind: ChangeDelete},
 	} {
 		err := DecodeChanges(AppendChange(BeginChanges(nil), c), func(Change) error { return nil })
 		if !errors.Is(err, ErrCorrupt) {

@@ -25,7 +25,7 @@ const (
 	// KindAnnotation: an annotation, under shard, its own kind and LSN.
 	KindAnnotation Kind = 0x06
 	// KindForward: where shards of a category are created, under the category.
-	KindForward Kind = 0x07
+	KindForward Kind = 0x08
 )
 
 // Meta is the second byte of a KindMeta key.

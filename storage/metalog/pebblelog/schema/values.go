@@ -9,20 +9,43 @@ import (
 	"scribe/internal/format/record"
 )
 
-// Version is the version of the format that this package writes. OldestVersion is the oldest version that it reads. Version 2
-// added retired categories, version 3 annotations, version 4 the origin of recovered folders and of their shards, version 6 shards that move
-// between engines; the encoding of everything else is unchanged. ReplicaVersion is that of the folder of a replica, which has MetaApplied as well,
-// and no clock: its content continues in a journal. OldestReplicaVersion is the oldest of those; its folders have no shards that move.
+// Version is the version of the folders that this package makes. OldestVersion is the oldest version that it reads. Version 2
+// added retired categories, version 3 annotations, version 4 the origin of recovered folders and of their shards; the encoding of
+// everything else is unchanged. ReplicaVersion is that of the folder of a replica, which has MetaApplied as well, and no clock: its
+// content continues in a journal.
+//
+// MovedVersion and MovedReplicaVersion are those of folders that have a shard that moved between engines, or the mark of a category. A folder
+// gets them with the first of these, not before: as long as nothing has moved, older builds open it.
 const (
-	Version              = 6
-	ReplicaVersion       = 7
-	OldestVersion        = 1
-	OldestReplicaVersion = 5
+	Version             = 4
+	ReplicaVersion      = 5
+	MovedVersion        = 6
+	MovedReplicaVersion = 7
+	OldestVersion       = 1
+	// NewestVersion is the highest of all.
+	NewestVersion = MovedReplicaVersion
 )
 
 // IsReplica reports whether a folder of a version is that of a replica.
 func IsReplica(version int64) bool {
-	return version == ReplicaVersion || version == OldestReplicaVersion
+	return version == ReplicaVersion || version == MovedReplicaVersion
+}
+
+// HasMoved reports whether a folder of a version may have shards that moved.
+func HasMoved(version int64) bool { return version == MovedVersion || version == MovedReplicaVersion }
+
+// VersionOf returns the version of a folder: of a replica or not, with shards that moved or not.
+func VersionOf(replica, moved bool) int64 {
+	switch {
+	case replica && moved:
+		return MovedReplicaVersion
+	case replica:
+		return ReplicaVersion
+	case moved:
+		return MovedVersion
+	default:
+		return Version
+	}
 }
 
 // ErrCorrupt means that a value does not match its checksum or its layout.

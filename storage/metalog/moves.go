@@ -76,10 +76,10 @@ type Forward struct {
 
 // ValidateMoveOut checks the arguments of [Log.MoveOut].
 func ValidateMoveOut(shard record.ShardID, from, to string) error {
-	if err := validateEngine(from); err != nil {
+	if err := ValidateEngineName(from); err != nil {
 		return fmt.Errorf("shard %v moves out: %w", shard, err)
 	}
-	if err := validateEngine(to); err != nil {
+	if err := ValidateEngineName(to); err != nil {
 		return fmt.Errorf("shard %v moves out: %w", shard, err)
 	}
 	if from == to {
@@ -127,7 +127,7 @@ func ValidateForward(f Forward) error {
 	if f.To == "" {
 		return nil
 	}
-	return validateEngine(f.To)
+	return ValidateEngineName(f.To)
 }
 
 // ProducersLimit returns the limit that [Log.MovedProducers] applies.
@@ -138,8 +138,8 @@ func ProducersLimit(limit int) int {
 	return limit
 }
 
-// validateEngine checks the name of an engine: it is a part of keys and paths.
-func validateEngine(name string) error {
+// ValidateEngineName checks the name of an engine: it is a part of keys and paths.
+func ValidateEngineName(name string) error {
 	if name == "" || len(name) > MaxEngineName {
 		return fmt.Errorf("%w: the name of an engine has %d bytes, want 1 to %d", ErrInvalid, len(name), MaxEngineName)
 	}

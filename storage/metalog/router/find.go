@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"slices"
 
 	"scribe/internal/format/record"
 	"scribe/storage/metalog"
@@ -16,6 +17,8 @@ type foundLog struct {
 	state  metalog.State
 	// between: the engine has handed the log over, and the next one has not adopted it yet.
 	between bool
+	// visited are the engines that were asked one after another, each of which has no such log and sent the call on.
+	visited []string
 }
 
 // findLogs looks for logs, beginning where each was last. The states are as new as the call, in the order of shards.
@@ -24,6 +27,7 @@ func (l *Log) findLogs(ctx context.Context, shards []record.ShardID) ([]foundLog
 	pending := map[string][]int{}
 	for i, s := range shards {
 		at := l.placeOf(s)
+		found[i].visited = []string{at}
 		pending[at] = append(pending[at], i)
 	}
 	for range maxHops {
@@ -79,8 +83,17 @@ func (l *Log) askTails(ctx context.Context, name string, shards []record.ShardID
 		switch {
 		case f.between && st.Epoch == 0: // the engine that handed it over knows more of it than this one, which has not adopted it yet
 			continue
+		case st.MovedTo != "" && st.Epoch == 0:
+			visited := f.visited
+			*f = foundLog{engine: name, state: st, visited: append(visited, st.MovedTo)}
+			// Sent back, it is nowhere: the category is on its way back, and has its logs in these engines only. The first one had no such log when it was
+			// asked, nor had the others, which would know one that they have handed over.
+			if !slices.Contains(visited, st.MovedTo) {
+				next[st.MovedTo] = append(next[st.MovedTo], indexes[k])
+			}
+			continue
 		case st.MovedTo != "":
-			*f = foundLog{engine: name, state: st, between: st.Epoch != 0}
+			*f = foundLog{engine: name, state: st, between: true, visited: []string{st.MovedTo}}
 			next[st.MovedTo] = append(next[st.MovedTo], indexes[k])
 			continue
 		}
@@ -119,10 +132,13 @@ func (l *Log) addFirsts(ctx context.Context, found []foundLog) error {
 	return nil
 }
 
-// hasOlder reports whether records of a log may be in engines that it came from.
+// hasOlder reports whether records of a log may be in engines that it came from, also while it is on its way to the next one.
 func (f *foundLog) hasOlder() bool {
-	return !f.between && f.state.MovedFrom != "" && f.state.FirstLSN <= f.state.Begin
+	return f.state.MovedFrom != "" && f.state.FirstLSN <= f.state.Begin
 }
+
+// isNowhere reports whether no engine has a log, nor creates it now: its category is on its way.
+func (f *foundLog) isNowhere() bool { return f.state.Epoch == 0 && f.state.MovedTo != "" }
 
 // publicState is a state as callers of the router see it.
 func (f *foundLog) publicState() metalog.State {

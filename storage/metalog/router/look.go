@@ -22,6 +22,25 @@ type categoryHome struct {
 	from  string
 }
 
+// Home is where the logs of a category are created, as the engines say.
+type Home struct {
+	Engine string
+	// Version is that of the mark with which it does; 0 if no engine has a mark.
+	Version uint64
+	// From, when not empty, is the engine that the category has left for Engine, which has not accepted it yet: nobody creates its logs.
+	From string
+}
+
+// HomeOf asks the engines which one creates the logs of a category.
+func (l *Log) HomeOf(ctx context.Context, category uint32) (Home, error) {
+	if err := l.enterCall(ctx); err != nil {
+		return Home{}, err
+	}
+	defer l.calls.Leave()
+	h, err := l.findHome(ctx, category)
+	return Home{Engine: h.engine, Version: h.version, From: h.from}, err
+}
+
 // findHome asks the engines which one creates the logs of a category, beginning with the root.
 func (l *Log) findHome(ctx context.Context, category uint32) (h categoryHome, err error) {
 	h = categoryHome{engine: l.root}

@@ -133,6 +133,7 @@ func sizeOf(entries []metalog.Entry) (n int) {
 // readFrom reads from the engine that has the position.
 func (l *Log) readFrom(ctx context.Context, shard record.ShardID, from record.LSN, maxRecords, maxBytes int) (entries []metalog.Entry, err error) {
 	at := l.placeOf(shard)
+	var absent []string // engines that have no such log, and sent the call on
 	for range maxHops {
 		e, err := l.engine(at)
 		if err != nil {
@@ -158,9 +159,10 @@ func (l *Log) readFrom(ctx context.Context, shard record.ShardID, from record.LS
 			return nil, err
 		}
 		st := states[0]
-		if st.Epoch != 0 || st.MovedTo == "" {
+		if st.Epoch != 0 || st.MovedTo == "" || slices.Contains(absent, st.MovedTo) { // sent back, it is nowhere: see askTails
 			return entries, nil
 		}
+		absent = append(absent, at)
 		at = st.MovedTo
 	}
 	return nil, unsettledError("reading a log")

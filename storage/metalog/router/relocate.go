@@ -14,9 +14,11 @@ import (
 // Relocation moves a category from one engine to another: where its logs are created, and those that exist. Each step can be repeated, so who
 // finds one that another process began runs it again.
 //
-// The order of the steps is what makes it safe. The old engine first stops creating logs of the category, at a time of its clock: whoever has looked at
-// the category before has a horizon below it. Only then the new one creates them, and its clock has passed that time. Before it creates or adopts any,
-// its boundary is at least that of the old one, which a collector of blobs that knows only the old one has put forward.
+// The order of the steps is what makes it safe. The logs go first, one by one. Then the old engine stops creating logs of the category, at a time of its
+// clock: whoever has looked at the category before has a horizon below it. What it has created meanwhile follows. Only then, when it has none left, the new
+// one creates them, and its clock has passed that time. So a category has its logs in two engines at most, and in one when nothing is on its way: an
+// engine to which a category comes back, and which then answers that there is no such log, leaves out none that was created elsewhere. Before the new
+// engine creates or adopts any, its boundary is at least that of the old one, which a collector of blobs that knows only the old one has put forward.
 type Relocation struct {
 	Category uint32
 	From, To Engine
@@ -30,33 +32,63 @@ type Relocation struct {
 
 // Run carries out the relocation, and returns how many logs it has moved or found moved. What it has moved stays so when it fails.
 func (r *Relocation) Run(ctx context.Context) (moved int, err error) {
-	if exists, err := r.MoveHome(ctx); err != nil || !exists {
+	if retired, err := r.endRetired(ctx); err != nil || retired {
 		return 0, err
 	}
-	return r.MoveLogs(ctx)
+	// Nobody creates logs of the category between its leaving and its coming, so most of them go before.
+	if moved, err = r.MoveLogs(ctx); err != nil {
+		return moved, err
+	}
+	mark, exists, err := r.leave(ctx)
+	if err != nil || !exists {
+		return moved, err
+	}
+	if moved, err = r.MoveLogs(ctx); err != nil {
+		return moved, err
+	}
+	return moved, r.come(ctx, mark)
 }
 
-// MoveHome makes the new engine the one that creates the logs of the category. exists is false if the category was retired: then it is retired there, too.
+// MoveHome makes the new engine the one that creates the logs of the category, and leaves those that exist where they are. The category must not have been
+// there before: a router would take logs for missing that it does not find on the way from the root to there. exists is false if the category was retired:
+// then it is retired there, too.
 func (r *Relocation) MoveHome(ctx context.Context) (exists bool, err error) {
-	mark, err := r.From.Log.ForwardCategory(ctx, r.Category, metalog.Forward{To: r.To.Name, Version: r.Version})
+	mark, exists, err := r.leave(ctx)
+	if err != nil || !exists {
+		return false, err
+	}
+	return true, r.come(ctx, mark)
+}
+
+// leave makes the old engine one that creates no logs of the category.
+func (r *Relocation) leave(ctx context.Context) (mark metalog.Forward, exists bool, err error) {
+	mark, err = r.From.Log.ForwardCategory(ctx, r.Category, metalog.Forward{To: r.To.Name, Version: r.Version})
 	if err != nil {
-		return false, fmt.Errorf("category %d leaves the engine %q: %w", r.Category, r.From.Name, err)
+		return mark, false, fmt.Errorf("category %d leaves the engine %q: %w", r.Category, r.From.Name, err)
 	}
 	if err := (&boundedAdopter{Log: r.To.Log, from: r.From.Log}).raiseBoundary(ctx); err != nil {
-		return false, err
+		return mark, false, err
 	}
-	// Whoever retires a category knows the engine that it leaves, but perhaps not the one that it goes to.
+	retired, err := r.endRetired(ctx)
+	return mark, err == nil && !retired, err
+}
+
+// endRetired retires the category in the new engine if it is retired in the old one: whoever retires it knows the engine that it leaves, but perhaps not
+// the one that it goes to.
+func (r *Relocation) endRetired(ctx context.Context) (retired bool, err error) {
 	states, err := r.From.Log.Tail(ctx, []record.ShardID{probeShard(r.Category)})
-	if err != nil {
+	if err != nil || !states[0].Sealed {
 		return false, err
 	}
-	if states[0].Sealed {
-		return false, r.To.Log.Retire(ctx, r.Category)
-	}
+	return true, r.To.Log.Retire(ctx, r.Category)
+}
+
+// come makes the new engine one that creates logs of the category.
+func (r *Relocation) come(ctx context.Context, mark metalog.Forward) error {
 	if _, err := r.To.Log.ForwardCategory(ctx, r.Category, metalog.Forward{Version: r.Version, Time: mark.Time}); err != nil {
-		return false, fmt.Errorf("category %d comes to the engine %q: %w", r.Category, r.To.Name, err)
+		return fmt.Errorf("category %d comes to the engine %q: %w", r.Category, r.To.Name, err)
 	}
-	return true, nil
+	return nil
 }
 
 // MoveLogs moves the logs of the category that the old engine has, and finishes the moves of those that it has handed over.

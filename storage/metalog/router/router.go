@@ -161,6 +161,12 @@ func (l *Log) engine(name string) (metalog.Log, error) {
 		"metalog: this process does not know the metadata engine %q: it was added a moment ago, or the control plane has not told this process for long", name)
 }
 
+// EngineNamed returns an engine by its name. It fails with an error that passes if this process does not know it.
+func (l *Log) EngineNamed(name string) (Engine, error) {
+	log, err := l.engine(name)
+	return Engine{Name: name, Log: log}, err
+}
+
 // betweenError is the answer of calls that need a log's writer while it has none.
 func betweenError(shard record.ShardID, from, to string) error {
 	return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, retryAfter,

@@ -149,7 +149,10 @@ func (s *subscription) groupAdrift() (left bool, err error) {
 		for i, f := range adrift {
 			at := found[i].engine
 			switch {
-			case found[i].between && f.next >= found[i].state.NextLSN:
+			case found[i].isNowhere() && found[i].state.Sealed: // of a retired category, which no engine says that does not know whether another one has it
+				s.endShard(f, found[i].state.Watermark)
+				continue
+			case found[i].between && f.next >= found[i].state.NextLSN, found[i].isNowhere():
 				rest = append(rest, f)
 				continue
 			case found[i].hasOlder() && f.next < found[i].state.Begin && f.told != "": // in an older stay, as an engine has said
@@ -166,6 +169,19 @@ func (s *subscription) groupAdrift() (left bool, err error) {
 		s.startGroup(name, byEngine[name])
 	}
 	return len(rest) > 0, err
+}
+
+// endShard tells the caller that a shard that never existed, and is in no group, has ended.
+func (s *subscription) endShard(f *followedShard, watermark int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	u, err := f.takeUpdate(metalog.Update{Shard: f.shard, NextLSN: f.next, Watermark: watermark, Sealed: true})
+	if err == nil && s.ctx.Err() == nil {
+		err = s.fn([]metalog.Update{u})
+	}
+	if err != nil {
+		s.end(err)
+	}
 }
 
 // noteFound takes the tails of logs that were looked for.

@@ -255,6 +255,7 @@ func (c *logCommitter) publishBatch(bound int64) {
 		close(r.done)
 	}
 	e.watchers.wakeAll(c.dirty)
+	e.watchers.wakeCategories(c.forwards)
 	for k, p := range c.producers {
 		c.known.Add(k, p)
 	}

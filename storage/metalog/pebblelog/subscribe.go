@@ -90,6 +90,24 @@ func (w *watcherTable) wakeAll(shards []*shardEntry) {
 	}
 }
 
+// wakeCategories tells the subscriptions of shards that do not exist, of categories whose marks have changed: they may be created elsewhere. It looks at
+// all followed shards, since marks are rare.
+func (w *watcherTable) wakeCategories(marks map[uint32]schema.Forward) {
+	if len(marks) == 0 {
+		return
+	}
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	for id, of := range w.mu.byShard {
+		if _, ok := marks[id.Category()]; !ok {
+			continue
+		}
+		for _, x := range of {
+			x.sub.markNews(x.index)
+		}
+	}
+}
+
 // shardSubscription follows shards on the goroutine of its caller. New records are not queued for it. A subscription is notified once
 // that a shard has news, and reads from its own position when it gets to that shard. So its memory does not depend on how slow it
 // is.

@@ -81,7 +81,8 @@ func (l *Log) askTails(ctx context.Context, name string, shards []record.ShardID
 	for k, st := range states {
 		f := &found[indexes[k]]
 		switch {
-		case f.between && st.Epoch == 0: // the engine that handed it over knows more of it than this one, which has not adopted it yet
+		case f.between && st.Epoch < f.state.Epoch:
+			// The engine that handed it over knows more of it than this one, which has not adopted it yet. It may have had it before.
 			continue
 		case st.MovedTo != "" && st.Epoch == 0:
 			visited := f.visited

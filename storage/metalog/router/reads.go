@@ -133,7 +133,7 @@ func sizeOf(entries []metalog.Entry) (n int) {
 // readFrom reads from the engine that has the position.
 func (l *Log) readFrom(ctx context.Context, shard record.ShardID, from record.LSN, maxRecords, maxBytes int) (entries []metalog.Entry, err error) {
 	at := l.placeOf(shard)
-	var absent []string // engines that have no such log, and sent the call on
+	var sent, absent []string // engines that sent the call on; absent ones have no such log
 	for range maxHops {
 		e, err := l.engine(at)
 		if err != nil {
@@ -144,6 +144,13 @@ func (l *Log) readFrom(ctx context.Context, shard record.ShardID, from record.LS
 			if err := l.checkOlder(ctx, at, next, shard, from); err != nil {
 				return nil, err
 			}
+			if slices.Contains(sent, next) { // on its way to an engine that had it before
+				found, err := l.findLogs(ctx, []record.ShardID{shard})
+				if err != nil || found[0].between && from >= found[0].state.NextLSN {
+					return nil, err
+				}
+			}
+			sent = append(sent, at)
 			at = next
 			continue
 		}

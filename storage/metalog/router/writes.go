@@ -132,6 +132,7 @@ func (l *Log) followRefusals(ctx context.Context, name string, err error) (map[r
 	}
 	moved := map[record.ShardID]string{}
 	handed := map[string][]record.ShardID{}
+	epochs := map[record.ShardID]uint64{}
 	for _, r := range refused.Refusals {
 		switch {
 		case !errors.Is(r.Err, metalog.ErrElsewhere):
@@ -142,6 +143,7 @@ func (l *Log) followRefusals(ctx context.Context, name string, err error) (map[r
 			}
 		default:
 			handed[r.State.MovedTo] = append(handed[r.State.MovedTo], r.State.Shard)
+			epochs[r.State.Shard] = r.State.Epoch
 		}
 		moved[r.State.Shard] = r.State.MovedTo
 	}
@@ -155,8 +157,8 @@ func (l *Log) followRefusals(ctx context.Context, name string, err error) (map[r
 			return nil, err
 		}
 		for _, st := range states {
-			// Opened now, it would be created there beside the one that was handed over.
-			if st.Epoch == 0 {
+			// Opened now, it would be created there beside the one that was handed over, if the engine has not had it before.
+			if st.Epoch < epochs[st.Shard] {
 				return nil, betweenError(st.Shard, name, to)
 			}
 		}

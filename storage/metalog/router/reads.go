@@ -115,6 +115,9 @@ func (l *Log) Read(ctx context.Context, shard record.ShardID, from record.LSN, m
 			break
 		}
 		more, err := l.readFrom(ctx, shard, entries[len(entries)-1].LSN+1, maxRecords-len(entries), room)
+		if err != nil && !isFinal(err) && !errors.Is(err, metalog.ErrTrimmed) {
+			return nil, err // what follows is not known: the caller would take this for the end
+		}
 		if err != nil || len(more) == 0 || len(more[0].Data) > room {
 			break // the next read meets it
 		}

@@ -295,7 +295,7 @@ func (l *Log) findRefused(ctx context.Context, at string, err error) error {
 		if f.between {
 			return betweenError(moved[i], f.engine, f.state.MovedTo)
 		}
-		away = away || f.engine != at && f.state.Epoch != 0
+		away = away || f.state.Epoch != 0 // also where it has come back since
 	}
 	switch {
 	case !away && errors.Is(err, metalog.ErrElsewhere): // of logs that no engine has

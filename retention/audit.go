@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"scribe/internal/format/pointer"
@@ -64,9 +65,15 @@ type AuditCategory struct {
 	Name string
 }
 
+// AuditLog is what an audit reads: the logs of a cell, or of one of its engines. Of a log that has moved, one engine has a part.
+type AuditLog interface {
+	Log
+	Stays(ctx context.Context, shard record.ShardID) ([]metalog.Stay, error)
+}
+
 // Audit compares all pointers with all blobs, and calls fn for each finding. It only reads, and may run beside writers and a keeper. It
 // holds some 150 bytes for each blob that a pointer refers to. An error of fn ends it.
-func Audit(ctx context.Context, log Log, blobs blob.Store, categories []AuditCategory, fn func(Finding) error) (AuditResult, error) {
+func Audit(ctx context.Context, log AuditLog, blobs blob.Store, categories []AuditCategory, fn func(Finding) error) (AuditResult, error) {
 	a := &auditRun{ctx: ctx, log: log, blobs: blobs, fn: fn, refs: map[string]*blobReference{}}
 	var err error
 	if a.result.Boundary, err = log.AdvanceBoundary(ctx, 0); err != nil {
@@ -94,7 +101,7 @@ type blobReference struct {
 
 type auditRun struct {
 	ctx    context.Context //nolint:containedctx // Audit's
-	log    Log
+	log    AuditLog
 	blobs  blob.Store
 	fn     func(Finding) error
 	refs   map[string]*blobReference
@@ -114,6 +121,11 @@ func (a *auditRun) auditCategory(c AuditCategory) error {
 			switch {
 			case errors.As(err, &trimmed):
 				next = trimmed.First
+				continue
+			case errors.Is(err, metalog.ErrElsewhere):
+				if next, err = a.nextStay(st.Shard, next); err != nil {
+					return fmt.Errorf("list the stays of %s, shard %v: %w", c.Name, st.Shard, err)
+				}
 				continue
 			case errors.Is(err, metalog.ErrCorrupt):
 				if err := a.fn(Finding{Kind: FindingPointer, Category: c.Name, Shard: st.Shard, LSN: next, Err: err}); err != nil {
@@ -136,6 +148,20 @@ func (a *auditRun) auditCategory(c AuditCategory) error {
 		}
 	}
 	return nil
+}
+
+// nextStay returns where the engine has records of a log again, at or after an LSN that another engine has; the largest LSN if it has none.
+func (a *auditRun) nextStay(shard record.ShardID, lsn record.LSN) (record.LSN, error) {
+	stays, err := a.log.Stays(a.ctx, shard)
+	if err != nil {
+		return 0, err
+	}
+	for _, s := range stays { // by LSN
+		if s.FirstLSN < s.NextLSN && s.FirstLSN > lsn {
+			return s.FirstLSN, nil
+		}
+	}
+	return math.MaxUint64, nil
 }
 
 func (a *auditRun) notePointer(category string, shard record.ShardID, e *metalog.Entry) error {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+
+	"scribe/consumer"
 )
 
 // Request is a query with its settings.
@@ -20,6 +22,8 @@ type Request struct {
 	From     string
 	FromTime time.Time
 	To       time.Time
+	// Place is the checkpoint of a category at which reading begins instead; nil without one.
+	Place *consumer.Start
 	// Follow continues with new messages, until the client goes away.
 	Follow bool
 	// Limit is the maximum number of rows, in addition to the query's own LIMIT; -1 = no bound.

@@ -131,8 +131,8 @@ func TestNodesReplaceAuthority(t *testing.T) {
 			"SCRIBE_TLS_CERT=" + c.file(whose, "cert.pem"), "SCRIBE_TLS_KEY=" + c.file(whose, "key.pem"), "SCRIBE_TLS_CA=" + c.file(whose, "ca.pem"), "SCRIBE_TLS_CLIENT_CA=" + c.file(whose, "ca.pem"),
 		}
 	}
-	for i := range c.nodes {
-		c.address = append(c.address, program.NodeAddress(t, i))
+	for range c.nodes {
+		c.address = append(c.address, program.NodeAddress(t))
 	}
 	for name, file := range map[string]string{"SCRIBE_CA": "ca.pem", "SCRIBE_CERT": "cert.pem", "SCRIBE_KEY": "key.pem"} {
 		t.Setenv(name, c.file("client", file))

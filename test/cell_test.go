@@ -32,6 +32,7 @@ var kinds = []struct {
 		return processes(t, []string{"SCRIBE_BLOBS=file", "SCRIBE_BLOB_PATH=" + filepath.Join(t.TempDir(), "blobs")})
 	}},
 	{"processes on S3", func(t *testing.T) *cell { return processes(t, s3Environment(t)) }},
+	{"three nodes", threeNodes},
 }
 
 // eachKind runs a test over every kind of cell.
@@ -74,6 +75,22 @@ func inProcess(t *testing.T, wiring app.Wiring) *cell {
 		a = start(t)
 		c.write, c.read = a.URL(), a.URL()
 	}}
+}
+
+// threeNodes runs a cell of three nodes with every role. Clients write through the first and read through the second.
+func threeNodes(t *testing.T) *cell {
+	dir := t.TempDir()
+	c, up := &cell{}, (*program.Process)(nil)
+	start := func(t *testing.T) {
+		up = program.ServeNodes(t, 3, nil, "up", "--data", filepath.Join(dir, "data"))
+		c.write, c.read = up.URL, up.Nodes()[1].URL
+	}
+	c.restart = func(t *testing.T, _ *cell) {
+		up.Stop()
+		start(t)
+	}
+	start(t)
+	return c
 }
 
 // processes runs an agent, two write proxies, three batchers, two read streams, two read proxies, two sequencers and one control plane with the

@@ -18,9 +18,13 @@ type closedCell struct {
 	admin string
 }
 
+// closedAlone is why cells that tokens close are of one process: several prove to each other who they are with certificates, as in TestSecureNodes.
+const closedAlone = "a cell of several processes is closed with certificates: see TestSecureNodes"
+
 // startClosed starts a cell and closes it with an administrator's token. Commands run as the administrator until another token is taken.
 func startClosed(t *testing.T, args ...string) *closedCell {
 	t.Helper()
+	program.OneProcess(t, closedAlone)
 	up := serve(t, nil, append([]string{"up", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0"}, args...)...)
 	t.Cleanup(up.Stop)
 	c := &closedCell{Process: up, t: t}

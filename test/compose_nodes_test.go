@@ -30,8 +30,8 @@ func TestComposeNodes(t *testing.T) {
 	dir, names := t.TempDir(), []string{"n1", "n2", "n3"}
 	store := program.Reserve(t)
 	addr := map[string]string{}
-	for i, name := range names {
-		addr[name] = program.NodeAddress(t, i+4)
+	for _, name := range names {
+		addr[name] = program.NodeAddress(t)
 	}
 	local := func(service, s string) string {
 		for name, a := range addr {

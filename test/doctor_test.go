@@ -6,10 +6,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"scribe/test/program"
 )
 
 // TestDoctor: before a start everything is in order, and while the process runs its folder and its address are taken.
 func TestDoctor(t *testing.T) {
+	program.OneProcess(t, "it is about the folders and the address of one")
 	dir := filepath.Join(t.TempDir(), "data")
 	before := cli(t, nil, "doctor", "--data", dir, "--listen", "127.0.0.1:0")
 	if before.Code != 0 || !strings.Contains(string(before.Stdout), "blob store") {

@@ -54,6 +54,8 @@ type fire struct {
 	followers []*follower.Follower
 	running   sync.WaitGroup
 	writing   sync.WaitGroup
+	// trimmed is closed when retention has removed what readers that stand still have not read.
+	trimmed chan struct{}
 }
 
 // TestRetentionUnderFire: writers write, readers follow at the tail, in the middle, just ahead of the trim, and behind it; retention is
@@ -89,6 +91,8 @@ func TestRetentionUnderFire(t *testing.T) {
 	f.burn(40 * time.Second)
 	f.stall()
 	f.burn(68 * time.Second)
+	f.awaitTrim(fireBrief)
+	close(f.trimmed)
 	f.retain(fireChanged, time.Hour)
 	f.forget()
 	f.burn(73 * time.Second)
@@ -110,7 +114,7 @@ func light(t *testing.T) *fire {
 		seed = n
 	}
 	t.Logf("%s=%d", fireSeed, seed)
-	f := &fire{T: t, rng: rand.New(rand.NewPCG(seed, 1)), s3: s3test.Start(t), h: past.New()} //nolint:gosec // reproducible on purpose
+	f := &fire{T: t, rng: rand.New(rand.NewPCG(seed, 1)), s3: s3test.Start(t), h: past.New(), trimmed: make(chan struct{})} //nolint:gosec // reproducible on purpose
 	f.store = netfault.NewStore(t, "127.0.0.1:0", f.s3.Endpoint, seed)
 	f.env = append([]string{
 		"SCRIBE_BLOBS=s3", "SCRIBE_S3_ENDPOINT=http://" + f.store.Endpoint(), "SCRIBE_S3_BUCKET=" + f.s3.Bucket, "SCRIBE_S3_REGION=" + f.s3.Region,
@@ -211,7 +215,13 @@ func (f *fire) readersOfEveryAge(ctx context.Context) {
 	age := func(d time.Duration) func(time.Time) time.Duration {
 		return func(persisted time.Time) time.Duration { return time.Until(persisted.Add(d)) }
 	}
-	still := func(time.Time) time.Duration { return time.Until(f.began.Add(70 * time.Second)) }
+	still := func(time.Time) time.Duration {
+		select {
+		case <-f.trimmed:
+		case <-ctx.Done():
+		}
+		return 0
+	}
 	const small, edge = 64 << 10, 59500 * time.Millisecond
 	f.follow(ctx, follower.Config{Name: "mortal", Category: fireBrief, Window: past.Unbounded, Lifetime: 60})
 	f.follow(ctx, follower.Config{Name: "middle", Category: fireBrief, Window: time.Second, Pace: age(30 * time.Second), Prefetch: small})
@@ -247,6 +257,20 @@ func (f *fire) burn(until time.Duration) {
 		f.collectors[i].Kill()
 		f.collectors[i] = f.serve("retention", "collector-"+strconv.Itoa(i+1))
 	}
+}
+
+// awaitTrim waits until the log of a category begins behind what a reader that stands still was sent.
+func (f *fire) awaitTrim(category string) {
+	f.Helper()
+	const sent = 20 // pointers, of some hundred that were written
+	eventually(f.T, waitLimit, "what expired of "+category+" is trimmed", func() bool {
+		first, _, _ := bytes.Cut(ok(f, nil, "inspect", "log", category, "--server", f.control), []byte("\n"))
+		var pointer struct{ LSN uint64 }
+		if err := json.Unmarshal(first, &pointer); err != nil {
+			f.Fatalf("%s: %v", first, err)
+		}
+		return pointer.LSN > sent
+	})
 }
 
 // stall stops a batcher between a blob and its pointers until the collector has deleted the blob, and lets it go on.

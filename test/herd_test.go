@@ -18,6 +18,7 @@ import (
 // TestHerd: a thousand clients of three read proxies ask for the same payload at the same time. Its blob's home reads it from the store
 // once, and everybody gets it, those that are told to come back, too.
 func TestHerd(t *testing.T) {
+	program.OneProcess(t, "it counts what each read proxy does")
 	data := t.TempDir()
 	up := serve(t, nil, "up", "--data", data, "--listen", "127.0.0.1:0")
 	// Clients are given this process, which has no read proxy: they find all of them in the membership.

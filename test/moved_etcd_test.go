@@ -14,8 +14,8 @@ import (
 func TestMoveToEtcdAndBack(t *testing.T) {
 	c := &movedCell{nodeCell: &nodeCell{dir: t.TempDir()}}
 	c.checkpoint = filepath.Join(c.dir, "checkpoint")
-	for i := range 3 { // the third stays away
-		c.address = append(c.address, program.NodeAddress(t, i))
+	for range 3 { // the third stays away
+		c.address = append(c.address, program.NodeAddress(t))
 	}
 	blobs := filepath.Join(c.dir, "blobs")
 	etcd := []string{"--etcd", etcdtest.Start(t, 1).Endpoints()[0], "--cell", "moved", "--blob-path", blobs}

@@ -122,8 +122,8 @@ func (c *nodeCell) writeOnce(t *testing.T, more ...producer.Option) (stop func()
 func TestMoveToNodesAndBack(t *testing.T) {
 	c := &movedCell{nodeCell: &nodeCell{dir: t.TempDir(), nodes: make([]*program.Process, 3)}}
 	c.checkpoint = filepath.Join(c.dir, "checkpoint")
-	for i := range c.nodes {
-		c.address = append(c.address, program.NodeAddress(t, i))
+	for range c.nodes {
+		c.address = append(c.address, program.NodeAddress(t))
 	}
 	alone := c.startAlone(t)
 	ok(t, nil, "category", "create", "once", "--delivery", "exactly_once", "--server", c.url(0))

@@ -28,8 +28,8 @@ type nodeCell struct {
 // startNodes starts three nodes with empty folders, and waits until all are ready.
 func startNodes(t *testing.T) *nodeCell {
 	c := &nodeCell{dir: t.TempDir(), nodes: make([]*program.Process, 3)}
-	for i := range c.nodes {
-		c.address = append(c.address, program.NodeAddress(t, i))
+	for range c.nodes {
+		c.address = append(c.address, program.NodeAddress(t))
 	}
 	c.startAll(t)
 	return c
@@ -175,7 +175,7 @@ func TestNodes(t *testing.T) {
 // checkGrowth adds a fourth node, which has everything and takes part, and removes it again.
 func checkGrowth(t *testing.T, c *nodeCell, input []byte) {
 	t.Helper()
-	grown := &nodeCell{dir: c.dir, address: append(slices.Clone(c.address), program.NodeAddress(t, 3), program.NodeAddress(t, 8))}
+	grown := &nodeCell{dir: c.dir, address: append(slices.Clone(c.address), program.NodeAddress(t), program.NodeAddress(t))}
 	grown.nodes = append(slices.Clone(c.nodes), nil, nil)
 	refused, out := grown.launch(t, 3)
 	go func() { _, _ = io.Copy(io.Discard, out) }()

@@ -23,7 +23,6 @@ import (
 	"scribe/consumer"
 	"scribe/producer"
 	"scribe/producer/columns"
-	"scribe/test/program"
 )
 
 // visit is a message of this file's tests.
@@ -205,7 +204,7 @@ func TestTailKey(t *testing.T) {
 		produce(t, c, "visits", visits(way))
 	}
 	sent := func() float64 {
-		m, err := program.Scrape(t.Context(), up.URL)
+		m, err := up.Scrape(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

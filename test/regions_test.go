@@ -63,6 +63,7 @@ func pointersOf(t *testing.T, tr *rpc.Transport, category, streams, payloads str
 // read from its store once, however many regions read it. When the region is away, what was read is there still, and what was not
 // is refused with its name and a hint; when it is back, it is read again.
 func TestRegions(t *testing.T) {
+	program.OneProcess(t, "it counts what the read proxy of each region does")
 	up := func(name, listen string, args ...string) *program.Process {
 		data := filepath.Join(t.TempDir(), name)
 		return serve(t, nil, append([]string{"up", "--data", data, "--listen", listen, "--region", name}, args...)...)

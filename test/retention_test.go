@@ -86,6 +86,9 @@ func TestRetention(t *testing.T) {
 	sameBytes(t, "brief, written to again", tail(t, c, "brief"), []byte("again\n"))
 	ok(t, nil, "inspect", "dangling", "--data", data, "--server", up.URL)
 	up.Stop()
+	if program.CountNodes(t) > 0 {
+		return // their folders are not read without them
+	}
 	if r := cli(t, nil, "inspect", "dangling", "--data", data, "--offline"); r.Code != 0 || !strings.Contains(string(r.Stderr), "4 blobs") {
 		t.Errorf("inspect dangling: exit code %d\n%s%s", r.Code, r.Stdout, r.Stderr)
 	}
@@ -93,6 +96,7 @@ func TestRetention(t *testing.T) {
 
 // TestDangling: a pointer without its blob is damage, a blob without a pointer is not.
 func TestDangling(t *testing.T) {
+	program.OneProcess(t, "it reads a folder without its process")
 	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
 	up := serve(t, nil, "up", "--data", data, "--listen", "127.0.0.1:0")

@@ -104,6 +104,7 @@ func TestRevocationUnderLoad(t *testing.T) {
 
 // TestClosedOverRestarts: a cell stays closed over a restart, and lets in the same tokens.
 func TestClosedOverRestarts(t *testing.T) {
+	program.OneProcess(t, closedAlone)
 	data := filepath.Join(t.TempDir(), "data")
 	args := []string{"up", "--data", data, "--listen", "127.0.0.1:0"}
 	up := serve(t, nil, args...)

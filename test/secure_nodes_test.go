@@ -19,8 +19,8 @@ import (
 func TestSecureNodes(t *testing.T) {
 	c := &nodeCell{dir: t.TempDir(), nodes: make([]*program.Process, 3), secure: true}
 	c.env = func(int) []string { return []string{"SCRIBE_SECURE=true"} }
-	for i := range c.nodes {
-		c.address = append(c.address, program.NodeAddress(t, i))
+	for range c.nodes {
+		c.address = append(c.address, program.NodeAddress(t))
 	}
 	certs := filepath.Join(c.dir, "certs")
 	cluster := c.flags(0)[3]

@@ -6,10 +6,13 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"scribe/test/program"
 )
 
 // TestStatusViews: the views that are made for running queries are shown, for people and for programs, and by category.
 func TestStatusViews(t *testing.T) {
+	program.OneProcess(t, "it counts what one read proxy shows")
 	up := serve(t, nil, "up", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0")
 	defer up.Stop()
 	c := &cell{write: up.URL, read: up.URL}

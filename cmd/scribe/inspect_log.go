@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -67,6 +68,7 @@ type logInspector struct {
 	stderr  io.Writer
 
 	category string
+	id       uint32
 	pointers int
 	messages uint64
 	damaged  int
@@ -82,20 +84,29 @@ func (l *logInspector) inspectCategory(ctx context.Context, category string) err
 	if l.metalog, err = l.cell.Metalog(ctx); err != nil {
 		return err
 	}
-	shards, err := l.metalog.ListShards(ctx, &scribev1.ListShardsRequest{Category: res.GetCategory().GetId()})
+	l.id = res.GetCategory().GetId()
+	shards, err := l.listShards(ctx)
 	if err != nil {
-		return fmt.Errorf("list the shards of %s: %w", category, err)
+		return err
 	}
-	for _, s := range shards.GetStates() {
+	for _, s := range shards {
 		if err := l.inspectShard(ctx, s); err != nil {
 			return err
 		}
 	}
-	fmt.Fprintf(l.stderr, "%d shards, %d pointers, %d messages, %d damaged\n", len(shards.GetStates()), l.pointers, l.messages, l.damaged)
+	fmt.Fprintf(l.stderr, "%d shards, %d pointers, %d messages, %d damaged\n", len(shards), l.pointers, l.messages, l.damaged)
 	if l.damaged > 0 {
 		return errDamaged
 	}
 	return nil
+}
+
+func (l *logInspector) listShards(ctx context.Context) ([]*scribev1.ShardState, error) {
+	res, err := l.metalog.ListShards(ctx, &scribev1.ListShardsRequest{Category: l.id})
+	if err != nil {
+		return nil, fmt.Errorf("list the shards of %s: %w", l.category, err)
+	}
+	return res.GetStates(), nil
 }
 
 func (l *logInspector) inspectShard(ctx context.Context, s *scribev1.ShardState) error {
@@ -131,6 +142,17 @@ func (l *logInspector) inspectRun(ctx context.Context, shard record.ShardID, fir
 			l.reportDamage(shard, next, err)
 			next++
 			continue
+		}
+		if rpc.ReasonOf(err) == scribev1.Reason_REASON_TRIMMED {
+			// Retention goes on meanwhile.
+			states, listErr := l.listShards(ctx)
+			if listErr != nil {
+				return listErr
+			}
+			if i := slices.IndexFunc(states, func(now *scribev1.ShardState) bool { return now.GetShard() == s.GetShard() }); i >= 0 && states[i].GetFirstLsn() > next {
+				s, next = states[i], states[i].GetFirstLsn()
+				continue
+			}
 		}
 		if err != nil {
 			return fmt.Errorf("read shard %v from LSN %d: %w", shard, next, err)

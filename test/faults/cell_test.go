@@ -66,6 +66,8 @@ type cell struct {
 	store *netfault.Store
 	// single has all roles, in a cell of one process.
 	single *member
+	// standIns are the nodes that stand for processes of single roles, by the names of these; nil in cells without nodes.
+	standIns map[string]*member
 	// outside is where clients are that can't reach the cell from here; nil in cells whose clients can.
 	outside *outsideHost
 	// killed counts processes that ended without a word: their counters are gone.
@@ -90,6 +92,8 @@ type member struct {
 	socket string
 	// address is the URL at which clients outside of this machine reach a node; "" for others.
 	address string
+	// listens is where a node listens behind its front; "" for others. Nodes reach each other through their fronts before they are ready.
+	listens string
 	// peak is the most memory that it had before it was restarted.
 	peak int64
 }
@@ -143,17 +147,50 @@ func startCell(t *testing.T, seed uint64, l layout) *cell {
 			"SCRIBE_S3_ACCESS_KEY="+c.s3.AccessKey, "SCRIBE_S3_SECRET_KEY="+c.s3.SecretKey,
 		)
 	}
-	for _, name := range []string{controlPlane, metaLog, batcher1, batcher2, writeProxy1, writeProxy2, reader1, reader2} {
-		c.addServer(name, l)
+	if n := program.CountNodes(t); n > 0 {
+		c.addNodes(n, l)
+	} else {
+		for _, name := range []string{controlPlane, metaLog, batcher1, batcher2, writeProxy1, writeProxy2, reader1, reader2} {
+			c.addServer(name, l)
+		}
 	}
 	c.addAgent(l)
 	c.start(c.members...)
 	return c
 }
 
+// addNodes adds nodes with every role, which stand for the processes of single roles: what befalls one of these befalls all roles of its node.
+func (c *cell) addNodes(n int, l layout) {
+	var addresses, cluster []string
+	for i := range n {
+		addresses = append(addresses, program.NodeAddress(c.t))
+		cluster = append(cluster, fmt.Sprintf("n%d=%s", i+1, addresses[i]))
+	}
+	for i := range n {
+		m := &member{
+			name: fmt.Sprintf("n%d", i+1), listens: addresses[i], parts: []string{partWriteProxy, partBatcher, partReader, partAgent, metaLog}, env: c.env,
+			front: netfault.Listen(c.t, l.host+":0"),
+		}
+		m.args = []string{"up", "--node", m.name, "--cluster", strings.Join(cluster, ","), "--data", c.folder(m.name, l), "--advertise", m.front.URL()}
+		if l.unpushed {
+			m.args = append(m.args, "--push-memory", "0B")
+		}
+		c.members = append(c.members, m)
+	}
+	c.standIns = map[string]*member{}
+	for i, name := range []string{controlPlane, writeProxy1, reader2, metaLog, batcher1, batcher2, reader1, writeProxy2} {
+		m := c.members[i%n]
+		c.standIns[name] = m
+		if l.data[name] != "" {
+			m.args[slices.Index(m.args, "--data")+1] = l.data[name]
+		}
+	}
+}
+
 // startSingle starts every role in one process on a data folder.
 func startSingle(t *testing.T, data string) *cell {
 	t.Helper()
+	program.OneProcess(t, "TestNodes does this to nodes")
 	c := &cell{t: t, dir: t.TempDir(), env: []string{"SCRIBE_BLOBS=file", "SCRIBE_BLOB_PATH=" + filepath.Join(data, "blobs"), "SCRIBE_LEASE_TTL=" + leaseTTL.String()}}
 	c.single = &member{name: "up", parts: []string{partWriteProxy, partBatcher, partAgent}, env: c.env, front: netfault.Listen(t, "127.0.0.1:0")}
 	c.single.args = []string{
@@ -215,6 +252,9 @@ func (c *cell) start(members ...*member) {
 	c.t.Helper()
 	outputs := make([]io.Reader, len(members))
 	for i, m := range members {
+		if m.listens != "" {
+			m.front.Target(m.listens)
+		}
 		m.proc, outputs[i] = program.LaunchBuild(c.t, cmp.Or(m.build, program.Binary()), m.under, m.env, m.args...)
 		// The control plane and the metalog serve before the others ask for them.
 		if m.name == controlPlane || m.name == metaLog {
@@ -245,6 +285,9 @@ func (c *cell) ready(m *member, stdout io.Reader) {
 func (c *cell) member(name string) *member {
 	if c.single != nil {
 		return c.single
+	}
+	if m := c.standIns[name]; m != nil {
+		return m
 	}
 	i := slices.IndexFunc(c.members, func(m *member) bool { return m.name == name })
 	return c.members[i]
@@ -371,7 +414,14 @@ func (m *member) at() string {
 // stopAll ends every process in an orderly way, from the front of the write path to its back.
 func (c *cell) stopAll() {
 	c.t.Helper()
+	var nodes []*program.Process
 	for _, m := range slices.Backward(c.members) {
+		if m.listens != "" {
+			m.proc.Terminate()
+			nodes = append(nodes, m.proc)
+			continue
+		}
 		m.stop()
 	}
+	program.AwaitStops(nodes...)
 }

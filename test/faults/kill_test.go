@@ -21,7 +21,7 @@ func TestKill(t *testing.T) {
 		s := begin(t, "kill several")
 		for range 2 * rounds(t) {
 			var together []*member
-			for _, at := range s.rng.Perm(len(s.c.members))[:2+s.rng.IntN(4)] {
+			for _, at := range s.rng.Perm(len(s.c.members))[:min(2+s.rng.IntN(4), len(s.c.members))] {
 				together = append(together, s.c.members[at])
 			}
 			s.kill(together...)

@@ -3,6 +3,7 @@ package faults
 import (
 	"errors"
 	"math/rand/v2"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"scribe/storage/metalog/linear"
 	"scribe/storage/metalog/remote"
 	"scribe/test/netfault"
+	"scribe/test/program"
 )
 
 // TestLinearizable has clients append to, read and follow logs of a metalog process that is killed and started again, paused and cut off,
@@ -72,8 +74,13 @@ func startLogs(t *testing.T) *cell {
 	t.Helper()
 	l := layout{host: "127.0.0.1"}
 	c := &cell{t: t, dir: t.TempDir(), env: []string{"SCRIBE_LEASE_TTL=" + leaseTTL.String(), "SCRIBE_METADATA_CACHE=16MiB"}}
-	c.addServer(controlPlane, l)
-	c.addServer(metaLog, l)
+	if n := program.CountNodes(t); n > 0 {
+		c.env = append(c.env, "SCRIBE_BLOB_PATH="+filepath.Join(c.dir, "blobs"))
+		c.addNodes(n, l)
+	} else {
+		c.addServer(controlPlane, l)
+		c.addServer(metaLog, l)
+	}
 	c.start(c.members...)
 	return c
 }

@@ -14,6 +14,7 @@ import (
 // TestPartition puts a host with its agent, and a machine with a batcher and a write proxy, into network namespaces of their own, and
 // pulls their cables for a while.
 func TestPartition(t *testing.T) {
+	program.OneProcess(t, "TestNodes pulls the cables of nodes")
 	s := prepare(t, "partition")
 	host, rack := newNamespace(t, 1), newNamespace(t, 2)
 	s.load(startCell(t, s.seed, layout{host: host.outside, machines: map[string]machine{agent: host, batcher2: rack, writeProxy2: rack}}))

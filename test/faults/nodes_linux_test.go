@@ -3,9 +3,7 @@ package faults
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -193,30 +191,13 @@ func (n *nodes) end() {
 // stopTogether ends nodes in an orderly way, at the same time. What they counted goes with them.
 func (n *nodes) stopTogether(some ...*node) {
 	n.Helper()
+	var stopping []*program.Process
 	for _, x := range some {
 		n.c.remember(x.member)
 		x.proc.Terminate()
+		stopping = append(stopping, x.proc)
 	}
-	for _, x := range some {
-		n.awaitStop(x, len(some) > 1)
-	}
-}
-
-// awaitStop waits until a node that was asked to end has ended. One that is not alone in that may find no quorum for what it has to hand over, and says so with
-// an error and its exit code. A panic has another one.
-func (n *nodes) awaitStop(x *node, together bool) {
-	n.Helper()
-	const failed, unavailable = 1, 5
-	select {
-	case <-x.proc.Done:
-		var exit *exec.ExitError
-		if together && errors.As(x.proc.Err, &exit) && (exit.ExitCode() == failed || exit.ExitCode() == unavailable) {
-			n.Logf("%s ended without a quorum: %v", x.name, x.proc.Err)
-			return
-		}
-	case <-time.After(program.WaitLimit):
-	}
-	x.proc.AwaitStop()
+	program.AwaitStops(stopping...)
 }
 
 func (n *nodes) startAgain(some ...*node) {

@@ -12,8 +12,11 @@ import (
 	"scribe/internal/testkit/child"
 )
 
-// ExitUnavailable is the exit code of a command for which something was not available: it may be repeated.
-const ExitUnavailable = 5
+// Exit codes: of a command that failed, and of one for which something was not available, which may be repeated.
+const (
+	exitFailed      = 1
+	ExitUnavailable = 5
+)
 
 // Result is the result of a command.
 type Result struct {

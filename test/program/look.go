@@ -46,6 +46,21 @@ func ScrapeWith(ctx context.Context, client *http.Client, url string) (Metrics, 
 	return parseMetrics(res.Body)
 }
 
+// Scrape reads the process's metrics; those of nodes are added up.
+func (p *Process) Scrape(ctx context.Context) (Metrics, error) {
+	sum := Metrics{}
+	for _, n := range p.Nodes() {
+		m, err := Scrape(ctx, n.URL)
+		if err != nil {
+			return nil, err
+		}
+		for sample, v := range m {
+			sum[sample] += v
+		}
+	}
+	return sum, nil
+}
+
 func parseMetrics(r io.Reader) (Metrics, error) {
 	m := Metrics{}
 	lines := bufio.NewScanner(r)

@@ -1,9 +1,6 @@
 package program
 
 import (
-	"fmt"
-	"net"
-	"os"
 	"testing"
 
 	"scribe/internal/testkit/loopback"
@@ -13,31 +10,24 @@ import (
 // the same address, for servers whose address must be known before they start, and for addresses at which no server must listen.
 func Reserve(t testing.TB) string {
 	t.Helper()
-	addr, release, err := loopback.Reserve()
+	if CountNodes(t) > 0 { // a server may be a node
+		return NodeAddress(t)
+	}
+	return reserveRow(t, 1)
+}
+
+// NodeAddress is Reserve for a node, whose etcd listens at the two ports after it.
+func NodeAddress(t testing.TB) string {
+	t.Helper()
+	return reserveRow(t, 3)
+}
+
+func reserveRow(t testing.TB, ports int) string {
+	t.Helper()
+	addr, release, err := loopback.ReserveRow(ports)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(release)
 	return addr
-}
-
-// NodeAddress returns an address for the i-th node of a test: its port, and the two that follow, are free. The system gives programs that ask for any port others.
-func NodeAddress(t testing.TB, i int) string {
-	t.Helper()
-	for port := 20000 + (os.Getpid()*37+i*1000)%11000; port < 32000; port += 3 {
-		free := true
-		for p := port; p < port+3; p++ {
-			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", p))
-			if err != nil {
-				free = false
-				break
-			}
-			_ = l.Close()
-		}
-		if free {
-			return fmt.Sprintf("127.0.0.1:%d", port)
-		}
-	}
-	t.Fatal("no three free ports in a row")
-	return ""
 }

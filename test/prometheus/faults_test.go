@@ -152,7 +152,7 @@ func startWatched(t *testing.T) *watched {
 		args    []string
 		out     io.Reader
 	}
-	metadata, secureData, node := program.Reserve(t), t.TempDir(), program.NodeAddress(t, 0)
+	metadata, secureData, node := program.Reserve(t), t.TempDir(), program.NodeAddress(t)
 	starts := []starting{
 		{process: &w.metadata, args: []string{"serve", "--roles", "controlplane,metalog", "--listen", metadata}},
 		{process: &w.roles, args: []string{

@@ -2,38 +2,28 @@ package app
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"scribe/internal/testkit/loopback"
 	"scribe/internal/testkit/testsize"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// oneNode makes a configuration that of the only node of a cell, at an address at which three ports in a row are free.
+// oneNode makes a configuration that of the only node of a cell, at an address of its own, with the two ports after it.
 func oneNode(t *testing.T, c Config) Config {
 	t.Helper()
-	for port := 12000 + os.Getpid()*13%7000; port < 20000; port += 3 {
-		if isFree(port) && isFree(port+1) && isFree(port+2) {
-			c.Node, c.Cluster, c.Listen = "n1", []string{fmt.Sprintf("n1=127.0.0.1:%d", port)}, DefaultConfig().Listen
-			return c
-		}
+	address, release, err := loopback.ReserveRow(3)
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no three free ports in a row")
+	t.Cleanup(release)
+	c.Node, c.Cluster, c.Listen = "n1", []string{"n1=" + address}, DefaultConfig().Listen
 	return c
-}
-
-func isFree(port int) bool {
-	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-	if err == nil {
-		_ = l.Close()
-	}
-	return err == nil
 }
 
 // cutAt fails before a step.

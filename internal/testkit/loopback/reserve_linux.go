@@ -12,38 +12,73 @@ import (
 
 // Reserve returns host:port of the loopback whose port the system does not give out until release is called. Meanwhile Go servers, and
 // others that set SO_REUSEADDR, may listen there repeatedly; while none does, connections are refused. Release may be called more than once.
-func Reserve() (addr string, release func(), err error) {
-	// This socket is bound and does not listen. So the system does not choose its port, but servers may listen there, since both sockets
-	// have SO_REUSEADDR.
-	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return "", nil, fmt.Errorf("loopback: %w", os.NewSyscallError("socket", err))
+func Reserve() (addr string, release func(), err error) { return ReserveRow(1) }
+
+// ReserveRow is Reserve for n ports in a row, of which addr has the first.
+func ReserveRow(n int) (addr string, release func(), err error) {
+	for range rowAttempts {
+		var port int
+		if port, release, err = holdRow(n); err == nil {
+			return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), release, nil
+		}
 	}
-	var once sync.Once
-	release = func() { once.Do(func() { _ = syscall.Close(fd) }) }
-	port, err := bindPort(fd)
-	if err != nil {
-		release()
-		return "", nil, fmt.Errorf("loopback: %w", err)
-	}
-	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), release, nil
+	return "", nil, fmt.Errorf("loopback: %d ports in a row: %w", n, err)
 }
 
-// bindPort binds a socket to a free port.
-func bindPort(fd int) (port int, err error) {
+// rowAttempts is how many ports are tried for the first of a row: the ones after it may be taken.
+const rowAttempts = 100
+
+// holdRow binds sockets to a free port and to those that follow it.
+func holdRow(n int) (first int, release func(), err error) {
+	var held []int
+	var once sync.Once
+	release = func() {
+		once.Do(func() {
+			for _, fd := range held {
+				_ = syscall.Close(fd)
+			}
+		})
+	}
+	for i := range n {
+		at := 0 // any
+		if i > 0 {
+			at = first + i
+		}
+		// The sockets are bound and do not listen. So the system does not choose their ports, but servers may listen there, since both
+		// sockets have SO_REUSEADDR.
+		fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+		if err != nil {
+			release()
+			return 0, nil, os.NewSyscallError("socket", err)
+		}
+		held = append(held, fd)
+		port, err := bindPort(fd, at)
+		if err != nil {
+			release()
+			return 0, nil, err
+		}
+		if i == 0 {
+			first = port
+		}
+	}
+	return first, release, nil
+}
+
+// bindPort binds a socket to a port, or to a free one for 0.
+func bindPort(fd, at int) (port int, err error) {
 	if err := syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
 		return 0, os.NewSyscallError("setsockopt", err)
 	}
-	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Port: at, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
 		return 0, os.NewSyscallError("bind", err)
 	}
 	name, err := syscall.Getsockname(fd)
 	if err != nil {
 		return 0, os.NewSyscallError("getsockname", err)
 	}
-	at, ok := name.(*syscall.SockaddrInet4)
+	bound, ok := name.(*syscall.SockaddrInet4)
 	if !ok {
 		return 0, errors.New("a socket without a port")
 	}
-	return at.Port, nil
+	return bound.Port, nil
 }

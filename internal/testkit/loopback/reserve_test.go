@@ -3,6 +3,7 @@ package loopback_test
 import (
 	"errors"
 	"net"
+	"strconv"
 	"syscall"
 	"testing"
 
@@ -44,4 +45,35 @@ func TestReserve(t *testing.T) {
 	}
 	release()
 	release()
+}
+
+// TestReserveRow: somebody may listen at each port of a row, and no two rows share one.
+func TestReserveRow(t *testing.T) {
+	taken := map[int]bool{}
+	for range 20 {
+		addr, release, err := loopback.ReserveRow(3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer release()
+		_, text, err := net.SplitHostPort(addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, err := strconv.Atoi(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for port := first; port < first+3; port++ {
+			l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = l.Close() }()
+			if taken[port] {
+				t.Errorf("port %d was given twice", port)
+			}
+			taken[port] = true
+		}
+	}
 }

@@ -149,8 +149,8 @@ func (l *logInspector) inspectRun(ctx context.Context, shard record.ShardID, fir
 			if listErr != nil {
 				return listErr
 			}
-			if i := slices.IndexFunc(states, func(now *scribev1.ShardState) bool { return now.GetShard() == s.GetShard() }); i >= 0 && states[i].GetFirstLsn() > next {
-				s, next = states[i], states[i].GetFirstLsn()
+			if i := slices.IndexFunc(states, func(now *scribev1.ShardState) bool { return now.GetShard() == uint64(shard) }); i >= 0 && states[i].GetFirstLsn() > next {
+				next = states[i].GetFirstLsn()
 				continue
 			}
 		}

@@ -10,6 +10,8 @@ import (
 	"scribe/consumer/internal/payload"
 	"scribe/internal/format/loss"
 	"scribe/internal/format/record"
+	"scribe/internal/transport/rpc"
+	scribev1 "scribe/proto/scribe/v1"
 )
 
 // Records yields the messages of the category, in merged order, until the caller breaks the loop, ctx ends, or with
@@ -43,12 +45,17 @@ func (c *Consumer) runIteration(ctx context.Context, refuse func(error) bool, ta
 		refuse(err)
 		return
 	}
-	defer c.endIteration(s)
+	defer func() {
+		if s != nil {
+			c.endIteration(s)
+		}
+	}()
 	defer c.group.restTurn()
 	if err := c.group.workTurn(s.ctx); err != nil {
 		refuse(iterationError(err))
 		return
 	}
+	var renewed *streamItem // for which the session before this one was ended
 	for {
 		if c.cfg.onPause != nil && s.queue.wouldWait() {
 			c.cfg.onPause()
@@ -63,6 +70,14 @@ func (c *Consumer) runIteration(ctx context.Context, refuse func(error) bool, ta
 			return
 		}
 		claimed := s.claimItem(it)
+		if claimed && it.hasOldTicket() && (renewed == nil || !it.isSameAs(renewed)) {
+			renewed = it
+			if s, err = c.renewIteration(ctx, s); err != nil {
+				refuse(iterationError(err))
+				return
+			}
+			continue
+		}
 		if claimed && !take(it) {
 			return
 		}
@@ -71,6 +86,29 @@ func (c *Consumer) runIteration(ctx context.Context, refuse func(error) bool, ta
 			s.startFetches()
 		}
 	}
+}
+
+// renewIteration ends a session in which pointers lay until their tickets were too old, and begins one at the same place, whose stream brings new
+// ones. Without an error there is a session, without a session another iteration has begun, or the consumer was closed.
+func (c *Consumer) renewIteration(ctx context.Context, s *iterationSession) (*iterationSession, error) {
+	c.cfg.logger.Info("pointers were not fetched in time, opening the stream again")
+	c.group.restTurn()
+	c.endIteration(s)
+	s, err := c.beginIteration(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s, c.group.workTurn(s.ctx)
+}
+
+// hasOldTicket reports whether a payload was refused because its pointer had lain for too long.
+func (it *streamItem) hasOldTicket() bool {
+	return it.kind == itemPayload && rpc.ReasonOf(it.Err) == scribev1.Reason_REASON_TICKET_EXPIRED
+}
+
+// isSameAs reports whether two items are of the same payload.
+func (it *streamItem) isSameAs(other *streamItem) bool {
+	return it.Source == other.Source && it.SourceLSN == other.SourceLSN
 }
 
 // takeItem handles an item. deliver yields the messages of its payload. It is false when the iteration is over.

@@ -641,3 +641,46 @@ func TestTokenLapse(t *testing.T) {
 		})
 	}
 }
+
+// TestOldTickets: a reader whose pointers lay until their tickets were too old gets new ones, and every message once. What is refused again is an error.
+func TestOldTickets(t *testing.T) {
+	for name, tt := range map[string]struct {
+		refusals int
+		want     []string
+	}{
+		"once":  {1, []string{"0", "1", "2", "3", "4"}},
+		"twice": {2, []string{"0", "1", "2"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCell()
+				c.perMessage = 1
+				for i := range 5 {
+					c.add(shardID(0, 1), fmt.Sprint(i)+strings.Repeat("x", 60<<10))
+				}
+				fourth, refused := string(c.logs[shardID(0, 1)].entries[3].pointer), 0
+				c.onFetch = func(_ int, req *scribev1.FetchRequest, _ *scribev1.FetchResponse) error {
+					for _, p := range req.GetPointers() {
+						if string(p) == fourth && refused < tt.refusals {
+							refused++
+							return rpc.Errorf(scribev1.Reason_REASON_TICKET_EXPIRED, "the ticket of the pointer is too old")
+						}
+					}
+					return nil
+				}
+				// Each payload is fetched by itself, so that only the fourth is refused.
+				got, err := read(t.Context(), open(t, c, consumer.WithUntilEnd(), consumer.WithPrefetchBytes(64<<10)), 0)
+				for i, text := range got {
+					got[i] = strings.TrimRight(text, "x")
+				}
+				if tt.refusals > 1 {
+					if rpc.ReasonOf(err) != scribev1.Reason_REASON_TICKET_EXPIRED {
+						t.Errorf("error is %v", err)
+					}
+					err = nil
+				}
+				want(t, got, err, tt.want...)
+			})
+		})
+	}
+}

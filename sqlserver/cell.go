@@ -8,6 +8,7 @@ import (
 	"iter"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -33,6 +34,10 @@ type rowSource interface {
 	// Category returns the category that is queried, Stats the statistics so far.
 	Category() string
 	Stats() columns.Stats
+	// Checkpoint returns the place after the rows of the last batch, for the caller of Next. PausedAt returns a place at which nothing more could be read at once
+	// since then, or an earlier one, for anybody. "" is none.
+	Checkpoint() string
+	PausedAt() string
 	// Close releases the rest of the answer. It is called once, after the last Next.
 	Close() error
 }
@@ -62,6 +67,8 @@ func (g *Server) openQuery(ctx context.Context, req *Request) (rowSource, error)
 		opts = append(opts, columns.WithRowLimit(req.Limit))
 	}
 	switch {
+	case req.Place != nil:
+		opts = append(opts, consumer.WithStart(*req.Place))
 	case !req.FromTime.IsZero():
 		opts = append(opts, consumer.WithStart(consumer.At(req.FromTime)))
 	case req.From == fromLatest, req.From == "" && req.Follow:
@@ -73,6 +80,8 @@ func (g *Server) openQuery(ctx context.Context, req *Request) (rowSource, error)
 	if !req.To.IsZero() {
 		opts = append(opts, columns.WithUntil(req.To))
 	}
+	c := &cellQuery{log: g.log}
+	opts = append(opts, consumer.WithOnPause(c.notePause))
 	q, err := columns.NewQuery(ctx, g.deps.Server, req.SQL, opts...)
 	if errors.Is(err, consumer.ErrUnknownCategory) {
 		return nil, g.unknownCategory(ctx, parsed.From.Category)
@@ -80,7 +89,7 @@ func (g *Server) openQuery(ctx context.Context, req *Request) (rowSource, error)
 	if err != nil {
 		return nil, clientError(err)
 	}
-	c := &cellQuery{Query: q, log: g.log}
+	c.Query = q
 	c.next, c.stop = iter.Pull2(q.Batches(ctx))
 	return c, nil
 }
@@ -91,6 +100,23 @@ type cellQuery struct {
 	log  *slog.Logger
 	next func() (arrow.RecordBatch, error, bool)
 	stop func()
+	// paused is what PausedAt returns, nil before the first pause.
+	paused atomic.Pointer[string]
+}
+
+// notePause is called within Next.
+func (c *cellQuery) notePause() {
+	if place := c.Checkpoint(); place != "" {
+		c.paused.Store(&place)
+	}
+}
+
+// PausedAt implements rowSource.
+func (c *cellQuery) PausedAt() string {
+	if place := c.paused.Load(); place != nil {
+		return *place
+	}
+	return ""
 }
 
 // Next implements rowSource. Gaps are counted and skipped: the messages after them are valid.
@@ -174,6 +200,8 @@ func clientError(err error) error {
 		return denialError(err)
 	case errors.Is(err, aggregate.ErrLimit):
 		return &Error{Kind: KindLimit, Message: message, Hint: "group or sort less, or narrow the range of time"}
+	case errors.Is(err, consumer.ErrCheckpoint):
+		return &Error{Kind: KindInvalid, Message: message}
 	case errors.Is(err, consumer.ErrUnknownCategory): // deleted in the meantime
 		return &Error{Kind: KindUnknown, Message: message}
 	case errors.Is(err, consumer.ErrUnavailable), retry.Retryable(err) && rpc.ReasonOf(err) != scribev1.Reason_REASON_UNKNOWN_OUTCOME:

@@ -81,6 +81,8 @@ type result struct {
 	runner *runner
 	next   func() (arrow.RecordBatch, error)
 	stats  columns.Stats
+	place  func() string // may be nil
+	paused string
 	closed bool
 	ended  chan struct{} // closed by Close; may be nil
 }
@@ -89,6 +91,14 @@ func (r *result) Schema() *arrow.Schema            { return numbered }
 func (r *result) Next() (arrow.RecordBatch, error) { return r.next() }
 func (r *result) Category() string                 { return "access" }
 func (r *result) Stats() columns.Stats             { return r.stats }
+func (r *result) PausedAt() string                 { return r.paused }
+func (r *result) Checkpoint() string {
+	if r.place == nil {
+		return ""
+	}
+	return r.place()
+}
+
 func (r *result) Close() error {
 	if r.closed {
 		panic("closed twice")

@@ -86,6 +86,9 @@ type httpAnswer struct {
 	out    *timedWriter
 	packed answerEncoder
 	rows   export.Writer
+	// place is the checkpoint after the rows that were written, told the last one that the client was told, at toldAt.
+	place, told string
+	toldAt      time.Time
 }
 
 // writeAnswer writes the whole answer. An error means that the answer is incomplete.
@@ -108,11 +111,12 @@ func (a *httpAnswer) writeAnswer() error {
 		return err
 	}
 	for c.err == nil && got {
-		if err := a.writeSlice(c.batch); err != nil {
+		if err := a.writeSlice(c.batch, c.checkpoint); err != nil {
 			return err
 		}
 		c, got = a.nextChunk()
 	}
+	a.place = cmp.Or(c.checkpoint, a.place)
 	if err := a.failureOf(c, got); err != nil {
 		a.writeLastError(err)
 		return err
@@ -144,7 +148,7 @@ func (a *httpAnswer) nextChunk() (answerChunk, bool) {
 	case c, got := <-a.chunks:
 		return c, got
 	case <-beat:
-		return answerChunk{}, true
+		return answerChunk{checkpoint: a.q.source.PausedAt()}, true
 	}
 }
 
@@ -177,15 +181,38 @@ func (a *httpAnswer) writeHeader(first arrow.RecordBatch) error {
 	return a.flushWriters() // the client learns that the query is valid, and CSV's column names
 }
 
-// writeSlice writes a slice, or a heartbeat if there is none.
-func (a *httpAnswer) writeSlice(batch arrow.RecordBatch) error {
+// writeSlice writes a slice, or a heartbeat if there is none, and the checkpoint after it if it is due.
+func (a *httpAnswer) writeSlice(batch arrow.RecordBatch, checkpoint string) error {
+	a.place = cmp.Or(checkpoint, a.place)
+	due := a.place != a.told && (len(a.place) <= largeCheckpoint || a.q.g.now().Sub(a.toldAt) >= largeInterval)
 	if batch == nil {
+		if due && a.asked.checkpoints {
+			return a.tellPlace()
+		}
 		return a.writeHeartbeat()
 	}
 	defer batch.Release()
 	if err := a.rows.Write(batch); err != nil {
 		return a.writeFailed(err)
 	}
+	if due && a.asked.checkpoints {
+		return a.tellPlace()
+	}
+	return a.flushWriters()
+}
+
+// placeLine is a line of JSON lines that is no row: its name is not one that a column has by itself.
+type placeLine struct {
+	Checkpoint string `json:"_checkpoint"`
+}
+
+// tellPlace writes the checkpoint after the rows that were written.
+func (a *httpAnswer) tellPlace() error {
+	line, _ := json.Marshal(placeLine{a.place}) // a text: can't fail
+	if err := a.runSteps(a.rows.Flush, func() error { return a.writeLine(append(line, '\n')) }); err != nil {
+		return err
+	}
+	a.told, a.toldAt = a.place, a.q.g.now()
 	return a.flushWriters()
 }
 
@@ -195,7 +222,7 @@ func (a *httpAnswer) writeHeartbeat() error {
 	case export.Arrow:
 		empty := array.NewRecordBuilder(memory.DefaultAllocator, a.q.source.Schema())
 		defer empty.Release()
-		return a.writeSlice(empty.NewRecordBatch())
+		return a.writeSlice(empty.NewRecordBatch(), "")
 	case export.JSONLines:
 		if err := a.writeLine([]byte("\n")); err != nil {
 			return err
@@ -247,6 +274,11 @@ func (a *httpAnswer) writeLastError(err error) {
 
 // writeTrailers writes the end of the answer and the trailers.
 func (a *httpAnswer) writeTrailers() error {
+	if a.asked.checkpoints && a.place != a.told {
+		if err := a.tellPlace(); err != nil {
+			return err
+		}
+	}
 	if err := a.runSteps(a.rows.Close, a.packed.Close, a.out.flushClient); err != nil {
 		return err
 	}

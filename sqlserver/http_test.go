@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -21,6 +22,8 @@ import (
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"scribe/internal/format/checkpoint"
 )
 
 const selectAll = "?sql=SELECT+*+FROM+access"
@@ -162,6 +165,9 @@ func TestRequests(t *testing.T) {
 		"json values": {"POST", "", "application/json", `{"sql": "SELECT $2, $1, $3, $4 FROM t", "param": [-1.50, "x", null, true]}`, func(r Request) bool {
 			return r.SQL == "SELECT 'x', -1.50, NULL, TRUE FROM t"
 		}},
+		"checkpoint": {"GET", "?sql=x&follow=1&from=" + url.QueryEscape(checkpoint.Checkpoint{Category: "access"}.String()) + "&checkpoints=1", "", "", func(r Request) bool {
+			return r.Place != nil && r.From == "" && r.FromTime.IsZero()
+		}},
 		"plus zone": {"GET", "?sql=x&from=2026-01-02T03:04:05+01:00", "", "", func(r Request) bool { return r.FromTime.UTC().Hour() == 2 }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -193,6 +199,8 @@ func TestBadRequests(t *testing.T) {
 		"format":          {"GET", "?sql=x&format=xml", "", "", 400, "want arrow, jsonl or csv"},
 		"follow":          {"GET", "?sql=x&follow=maybe", "", "", 400, "follow"},
 		"follow to":       {"GET", "?sql=x&follow=1&to=1h", "", "", 400, "no end"},
+		"checkpoints":     {"GET", "?sql=x&checkpoints=1&format=csv", "", "", 400, "ask for JSON lines"},
+		"no checkpoint":   {"GET", "?sql=x&from=scribe1.AAAA", "", "", 400, "from: "},
 		"from":            {"GET", "?sql=x&from=tomorrow", "", "", 400, "earliest, latest"},
 		"to":              {"GET", "?sql=x&to=tomorrow", "", "", 400, "to \\\"tomorrow"},
 		"limit":           {"GET", "?sql=x&limit=-3", "", "", 400, "want a number of rows"},
@@ -566,3 +574,63 @@ type discard struct{}
 func (discard) Header() http.Header         { return http.Header{} }
 func (discard) Write(b []byte) (int, error) { return len(b), nil }
 func (discard) WriteHeader(int)             {}
+
+// TestCheckpoints: an answer tells the place after its rows once all rows of a batch were written, and where a query that follows has waited.
+func TestCheckpoints(t *testing.T) {
+	const rows = sliceRows + 1 // two slices
+	place, wait := "", make(chan struct{})
+	r := &runner{query: func(ctx context.Context, _ *Request) (rowSource, error) {
+		batch := 0
+		res := &result{paused: "scribe1.c", place: func() string { return place }}
+		res.next = func() (arrow.RecordBatch, error) {
+			switch batch++; batch {
+			case 1:
+				place = "scribe1.a"
+				return batchFrom(0, rows, "x"), nil
+			case 2:
+				place = "scribe1.b"
+				return batchFrom(rows, 1, "x"), nil
+			}
+			select {
+			case <-wait:
+			case <-ctx.Done():
+			}
+			place = "scribe1.c"
+			return nil, io.EOF
+		}
+		return res, nil
+	}}
+	s := serve(t, r, func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
+	answer := func(query string) (lines []string) {
+		t.Helper()
+		res, follows := s.do("GET", "?sql=x&format=jsonl"+query, ""), strings.Contains(query, "follow")
+		n := 0
+		in := bufio.NewScanner(res.Body)
+		for in.Scan() {
+			switch line := in.Text(); {
+			case strings.HasPrefix(line, `{"_checkpoint"`):
+				lines = append(lines, fmt.Sprint(n, " ", line))
+				if strings.Contains(line, "scribe1.c") && follows {
+					close(wait)
+				}
+			case line != "":
+				n++
+			}
+		}
+		if err := in.Err(); err != nil {
+			t.Error(err)
+		}
+		return append(lines, fmt.Sprint(n))
+	}
+	a, b := fmt.Sprintf(`%d {"_checkpoint":"scribe1.a"}`, rows), fmt.Sprintf(`%d {"_checkpoint":"scribe1.b"}`, rows+1)
+	c, all := fmt.Sprintf(`%d {"_checkpoint":"scribe1.c"}`, rows+1), fmt.Sprint(rows+1)
+	if got := answer("&follow=1&checkpoints=1"); !slices.Equal(got, []string{a, b, c, all}) {
+		t.Errorf("an answer that follows has %q", got)
+	}
+	if got := answer("&checkpoints=1"); !slices.Equal(got, []string{a, b, c, all}) {
+		t.Errorf("an answer with an end has %q", got)
+	}
+	if got := answer(""); !slices.Equal(got, []string{all}) {
+		t.Errorf("nobody asked for %q", got)
+	}
+}

@@ -71,6 +71,12 @@ func (l *listed) Category() string { return l.category }
 // Stats implements rowSource.
 func (*listed) Stats() columns.Stats { return columns.Stats{} }
 
+// Checkpoint implements rowSource: there is nothing to go on with.
+func (*listed) Checkpoint() string { return "" }
+
+// PausedAt implements rowSource.
+func (*listed) PausedAt() string { return "" }
+
 // Close implements rowSource.
 func (l *listed) Close() error {
 	if l.rows != nil {

@@ -214,7 +214,9 @@ func (q *runningQuery) dropBatch() {
 // answerChunk is a slice of the answer, or the error that ended it.
 type answerChunk struct {
 	batch arrow.RecordBatch
-	err   error
+	// checkpoint is the place after it, "" where more of its rows follow.
+	checkpoint string
+	err        error
 }
 
 // startPump fetches slices in a new goroutine, so that a writer can wait for rows and for a timer at once. The channel is closed
@@ -225,8 +227,12 @@ func (q *runningQuery) startPump() <-chan answerChunk {
 		defer close(out)
 		for {
 			batch, err := q.fetchSlice()
+			c := answerChunk{batch: batch, err: err}
+			if q.rest == nil && (err == nil || errors.Is(err, io.EOF)) {
+				c.checkpoint = q.source.Checkpoint()
+			}
 			select {
-			case out <- answerChunk{batch, err}:
+			case out <- c:
 			case <-q.ctx.Done():
 				if batch != nil {
 					batch.Release()

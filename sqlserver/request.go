@@ -25,6 +25,8 @@ type httpRequest struct {
 	Request
 	format   export.Format
 	encoding string // content encoding; empty = none
+	// checkpoints has the answer tell the places after its rows, from which another query can go on.
+	checkpoints bool
 	// values are those of the query's parameters.
 	values []sql.Parameter
 }
@@ -40,7 +42,7 @@ func newStatusError(status int, format string, args ...any) error {
 const maxBody = 6*MaxText + 4<<10
 
 // parameters are the valid names in the URL, a form or a JSON body.
-var parameters = []string{"sql", "from", "to", "follow", "limit", "timeout", "format", parameterValue}
+var parameters = []string{"sql", "from", "to", "follow", "limit", "timeout", "format", "checkpoints", parameterValue}
 
 // parameterValue is the parameter with the value of a parameter of the query. It may be given several times; in JSON it is a list.
 const parameterValue = "param"
@@ -74,6 +76,9 @@ func parseRequest(w http.ResponseWriter, r *http.Request, now time.Time) (*httpR
 		if a.format, err = acceptedFormat(r.Header.Values("Accept")); err != nil {
 			return nil, err
 		}
+	}
+	if a.checkpoints && a.format != export.JSONLines {
+		return nil, &Error{Kind: KindInvalid, Message: "checkpoints are lines between rows that are lines", Hint: "ask for JSON lines: format=jsonl"}
 	}
 	a.encoding = acceptedEncoding(r.Header.Values("Accept-Encoding"))
 	return a, nil
@@ -226,6 +231,10 @@ func (a *httpRequest) setParameters(values url.Values, now time.Time) error {
 	default:
 		return errorf(KindInvalid, "invalid format %q: want arrow, jsonl or csv", f)
 	}
+	var err error
+	if a.checkpoints, err = parseSwitch("checkpoints", values.Get("checkpoints")); err != nil {
+		return err
+	}
 	if err := a.setFields(values.Get, now); err != nil {
 		return err
 	}
@@ -258,7 +267,10 @@ func (r *Request) setFields(get func(string) string, now time.Time) (err error) 
 	case "", fromEarliest, fromLatest:
 		r.From = v
 	default:
-		if r.FromTime, err = parseTime("from", v, now); err != nil {
+		if r.Place, err = parsePlace(v); r.Place == nil && err == nil {
+			r.FromTime, err = parseTime("from", v, now)
+		}
+		if err != nil {
 			return err
 		}
 	}

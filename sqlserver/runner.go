@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"scribe/consumer"
 	"scribe/internal/role/restrict"
 )
 
@@ -22,6 +23,8 @@ type Request struct {
 	From     string
 	FromTime time.Time
 	To       time.Time
+	// Place is the checkpoint of a category at which reading begins instead; nil without one.
+	Place *consumer.Start
 	// Follow continues with new messages, until the client goes away.
 	Follow bool
 	// Limit is the maximum number of rows, in addition to the query's own LIMIT; -1 = no bound.

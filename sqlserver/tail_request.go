@@ -138,18 +138,29 @@ func parseTailStart(text string, now time.Time) (consumer.Start, error) {
 	case fromEarliest:
 		return consumer.Earliest(), nil
 	}
-	if strings.HasPrefix(text, "scribe") { // a time never begins so
-		start, err := consumer.Checkpoint(strings.ReplaceAll(text, " ", "+")) // in a URL an unescaped plus means a space
-		if err != nil {
-			return start, errorf(KindInvalid, "from: %s", clientText(err))
-		}
-		return start, nil
+	switch place, err := parsePlace(text); {
+	case err != nil:
+		return consumer.Start{}, err
+	case place != nil:
+		return *place, nil
 	}
 	at, err := parseTime("from", text, now)
 	if err != nil {
 		return consumer.Start{}, errorf(KindInvalid, "invalid from %q: want earliest, latest, %s or a checkpoint", shortenText(text), units.TimeHelp)
 	}
 	return consumer.At(at), nil
+}
+
+// parsePlace returns the checkpoint that a text is, nil if it is none.
+func parsePlace(text string) (*consumer.Start, error) {
+	if !strings.HasPrefix(text, "scribe") { // a time never begins so
+		return nil, nil
+	}
+	start, err := consumer.Checkpoint(strings.ReplaceAll(text, " ", "+")) // in a URL an unescaped plus means a space
+	if err != nil {
+		return nil, errorf(KindInvalid, "from: %s", clientText(err))
+	}
+	return &start, nil
 }
 
 // shortenText cuts a text for an error.

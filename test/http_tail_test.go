@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -149,5 +150,55 @@ func TestTailOverHTTPRights(t *testing.T) {
 	}
 	if status != http.StatusForbidden || unknown != status || strings.ReplaceAll(hidden, "secret", "nosuch") != none {
 		t.Errorf("%d %s\n%d %s", status, hidden, unknown, none)
+	}
+}
+
+// TestQueryResumes: a query over HTTP that follows tells how far it is, and one that begins there gets each row that follows, once.
+func TestQueryResumes(t *testing.T) {
+	up := serve(t, nil, "up", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0")
+	defer up.Stop()
+	c := &cell{write: up.URL, read: up.URL}
+	produce(t, c, "events", []byte("{\"n\":0}\n{\"n\":1}\n"))
+	ok(t, nil, "schema", "infer", "--category", "events", "--set", "--server", up.URL)
+	// rows follows from a place, and returns the numbers of some rows and the place after them.
+	rows := func(from string, most int) (numbers []int, checkpoint string) {
+		ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
+		defer cancel()
+		query := url.Values{"sql": {"SELECT n FROM events WHERE n <> 3"}, "follow": {"1"}, "checkpoints": {"1"}, "format": {"jsonl"}, "from": {from}}
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, up.URL+"/v1/query?"+query.Encode(), http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = res.Body.Close() }()
+		for in := bufio.NewScanner(res.Body); in.Scan(); {
+			var line struct {
+				N          *int
+				Checkpoint string `json:"_checkpoint"`
+			}
+			switch err := json.Unmarshal(in.Bytes(), &line); {
+			case len(in.Bytes()) == 0: // a heartbeat
+			case err != nil:
+				t.Fatalf("%s: %v", in.Bytes(), err)
+			case line.N != nil:
+				numbers = append(numbers, *line.N)
+			case len(numbers) >= most:
+				return numbers, line.Checkpoint
+			}
+		}
+		t.Fatalf("the answer from %q has ended after %v", from, numbers)
+		return nil, ""
+	}
+	got, place := rows("earliest", 2)
+	for _, more := range []string{"{\"n\":2}\n", "{\"n\":3}\n{\"n\":4}\n", "{\"n\":5}\n"} {
+		produce(t, c, "events", []byte(more))
+		next, after := rows(place, 1)
+		got, place = append(got, next...), after
+	}
+	if text := fmt.Sprint(got); text != "[0 1 2 4 5]" {
+		t.Errorf("all answers have %s", text)
 	}
 }

@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -33,6 +34,11 @@ func TestKill(t *testing.T) {
 // kill ends processes and starts them again.
 func (s *scenario) kill(victims ...*member) {
 	s.Helper()
+	for i := len(victims) - 1; i > 0; i-- { // a node may stand for several of them
+		if slices.Contains(victims[:i], victims[i]) {
+			victims = slices.Delete(slices.Clone(victims), i, i+1)
+		}
+	}
 	what := "the kill of"
 	for _, victim := range victims {
 		what += " " + victim.name

@@ -26,6 +26,7 @@ import (
 	"scribe/scribed/spool"
 	"scribe/sequencer"
 	"scribe/sqlserver"
+	"scribe/storage/blob/s3"
 	"scribe/storage/metalog"
 	"scribe/writeproxy"
 )
@@ -140,6 +141,9 @@ type S3Config struct {
 	Prefix string `yaml:"prefix" flag:"s3-prefix,up,serve,blobs,far" help:"prefix of every key"`
 	// Region is the bucket's; empty lets the server say.
 	Region string `yaml:"region" flag:"s3-region,up,serve,blobs,far" help:"region of the bucket"`
+	// Encryption and KMSKey say with which keys the store encrypts what is put.
+	Encryption string `yaml:"encryption" flag:"s3-encryption,up,serve,blobs,far" help:"with which keys the store encrypts what is put: s3 (its own) or kms (default: what the bucket says)"`
+	KMSKey     string `yaml:"kms_key" flag:"s3-kms-key,up,serve,blobs,far" help:"name of the key of --s3-encryption kms (default: the store's for it)"`
 	// AccessKey and SecretKey sign requests. Better given in the environment than in a file.
 	AccessKey string `yaml:"access_key" flag:"s3-access-key,up,serve,blobs,far" help:"access key; better in the environment, SCRIBE_S3_ACCESS_KEY"`
 	SecretKey string `yaml:"secret_key" flag:"s3-secret-key,up,serve,blobs,far" help:"secret key; better in the environment, SCRIBE_S3_SECRET_KEY"`
@@ -360,6 +364,12 @@ func (b *BlobConfig) Validate() error {
 	}
 	if b.S3.Bucket == "" {
 		v.Add("S3.Bucket", "missing: want the name of a bucket")
+	}
+	switch e := s3.Encryption(b.S3.Encryption); {
+	case e != "" && e != s3.EncryptS3 && e != s3.EncryptKMS:
+		v.Add("S3.Encryption", "invalid value %q: want %s or %s", e, s3.EncryptS3, s3.EncryptKMS)
+	case b.S3.KMSKey != "" && e != s3.EncryptKMS:
+		v.Add("S3.KMSKey", "invalid value %q: only --s3-encryption %s has a key", b.S3.KMSKey, s3.EncryptKMS)
 	}
 	for field, key := range map[string]string{"S3.AccessKey": b.S3.AccessKey, "S3.SecretKey": b.S3.SecretKey} {
 		if key == "" {

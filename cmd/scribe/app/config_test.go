@@ -22,7 +22,7 @@ func TestDefaultConfigIsValid(t *testing.T) {
 func TestValidateReportsEveryViolation(t *testing.T) {
 	c := DefaultConfig()
 	c.Roles, c.Data, c.Listen, c.Advertise = []Role{Batcher, ReadStream, "baker", "gateway"}, "", "nowhere", "ftp://x"
-	c.Blobs = BlobConfig{Kind: "s3", S3: S3Config{Endpoint: "host:1"}}
+	c.Blobs = BlobConfig{Kind: "s3", S3: S3Config{Endpoint: "host:1", Encryption: "rot13"}}
 	c.WriteProxy.MemoryBytes, c.Batcher.MemoryBytes, c.ReadProxy.CacheBytes, c.MetadataCache, c.ReadStream.MaxStreams = 0, 0, 0, 0, 0
 	c.ShutdownTimeout, c.LeaseTTL, c.Log = 0, time.Hour, LogConfig{Level: "loud", Format: "xml"}
 	err := c.Validate()
@@ -30,7 +30,7 @@ func TestValidateReportsEveryViolation(t *testing.T) {
 		t.Fatal("valid")
 	}
 	for _, want := range []string{
-		`"baker"`, `the role "gateway" is called "sqlserver" now`, "data (--data):", "listen (--listen):", "advertise (--advertise):", "control (--control):", "metalog (--metalog):", "blobs.s3.endpoint", "blobs.s3.bucket", "blobs.s3.access_key",
+		`"baker"`, `the role "gateway" is called "sqlserver" now`, "data (--data):", "listen (--listen):", "advertise (--advertise):", "control (--control):", "metalog (--metalog):", "blobs.s3.endpoint", "blobs.s3.bucket", "blobs.s3.access_key", "blobs.s3.encryption (--s3-encryption):",
 		"limits.write_memory", "limits.batch_memory", "limits.read_cache", "limits.metadata_cache", "streams.max: invalid value 0", "shutdown_timeout", "lease_ttl", "log.level", "log.format",
 	} {
 		if !strings.Contains(err.Error(), want) {

@@ -23,6 +23,7 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob"
 	"scribe/storage/blob/memory"
+	"scribe/storage/metalog"
 )
 
 // start runs a cell in this process.
@@ -163,6 +164,10 @@ func checkCellAt(t *testing.T, a *App, next uint64) {
 		t.Fatalf("plain: %v, %v", got, err)
 	}
 	states, err := a.parts.log.Shards(t.Context(), got.GetCategory().GetId())
+	for began := time.Now(); errors.Is(err, metalog.ErrNotLeader) && time.Since(began) < time.Minute; { // a replica may not lead yet
+		<-time.After(10 * time.Millisecond)
+		states, err = a.parts.log.Shards(t.Context(), got.GetCategory().GetId())
+	}
 	if err != nil || len(states) != 2 || states[0].NextLSN+states[1].NextLSN != 12 {
 		t.Errorf("logs of plain: %+v, %v", states, err)
 	}

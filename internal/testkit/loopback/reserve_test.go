@@ -55,7 +55,7 @@ func TestReserveRow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer release()
+		t.Cleanup(release)
 		_, text, err := net.SplitHostPort(addr)
 		if err != nil {
 			t.Fatal(err)
@@ -69,7 +69,7 @@ func TestReserveRow(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer func() { _ = l.Close() }()
+			t.Cleanup(func() { _ = l.Close() })
 			if taken[port] {
 				t.Errorf("port %d was given twice", port)
 			}

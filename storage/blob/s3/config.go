@@ -50,6 +50,11 @@ type Config struct {
 	// IAM uses the credentials of the machine's role instead.
 	IAM bool
 
+	// Encryption has the store encrypt what is put, with keys of its own or of its key management service; empty leaves that to the bucket.
+	Encryption Encryption
+	// KMSKey names the key of EncryptKMS; empty means the one that the bucket, or the account, has for it.
+	KMSKey string
+
 	// UnconditionalPut is for stores that ignore the condition of a conditional write: Put checks whether the key exists, and
 	// then writes.
 	UnconditionalPut bool
@@ -65,6 +70,15 @@ type Config struct {
 	// or 2. Close closes its idle connections.
 	Transport http.RoundTripper
 }
+
+// Encryption says with which keys a store encrypts objects at rest. Whoever may read them gets them decrypted.
+type Encryption string
+
+// Kinds of encryption: SSE-S3 and SSE-KMS in the words of S3.
+const (
+	EncryptS3  Encryption = "s3"
+	EncryptKMS Encryption = "kms"
+)
 
 // DefaultConfig returns a Config that lacks Endpoint, Bucket and credentials.
 func DefaultConfig() Config {
@@ -97,6 +111,18 @@ func (c *Config) Validate() error {
 		refuse("region", "%q is not the name of a region", c.Region)
 	}
 	c.checkCredentials(refuse)
+	switch c.Encryption {
+	case "", EncryptS3, EncryptKMS:
+	default:
+		refuse("encryption", "%q is neither empty nor %s nor %s", c.Encryption, EncryptS3, EncryptKMS)
+	}
+	switch {
+	case c.KMSKey == "":
+	case c.Encryption != EncryptKMS:
+		refuse("KMS key", "%q is given, and encryption is not %s", c.KMSKey, EncryptKMS)
+	case strings.ContainsFunc(c.KMSKey, func(r rune) bool { return r <= ' ' || r > '~' }):
+		refuse("KMS key", "%q has a space or another character that no name of a key has", c.KMSKey)
+	}
 	if c.MaxAttempts < 1 || c.MaxAttempts > maxAttempts {
 		refuse("max attempts", "%d is not in 1..%d", c.MaxAttempts, maxAttempts)
 	}

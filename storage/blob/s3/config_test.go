@@ -17,12 +17,14 @@ func valid() Config {
 
 func TestConfig(t *testing.T) {
 	for name, change := range map[string]func(*Config){
-		"plain":     func(*Config) {},
-		"port":      func(c *Config) { c.Endpoint = "127.0.0.1:9000" },
-		"localhost": func(c *Config) { c.Endpoint = "localhost:9000" },
-		"ipv6":      func(c *Config) { c.Endpoint = "[::1]:9000" },
-		"prefix":    func(c *Config) { c.Prefix = "a/b" },
-		"iam":       func(c *Config) { c.AccessKey, c.SecretKey, c.IAM = "", "", true },
+		"plain":      func(*Config) {},
+		"port":       func(c *Config) { c.Endpoint = "127.0.0.1:9000" },
+		"localhost":  func(c *Config) { c.Endpoint = "localhost:9000" },
+		"ipv6":       func(c *Config) { c.Endpoint = "[::1]:9000" },
+		"prefix":     func(c *Config) { c.Prefix = "a/b" },
+		"keys of S3": func(c *Config) { c.Encryption = EncryptS3 },
+		"a KMS key":  func(c *Config) { c.Encryption, c.KMSKey = EncryptKMS, "arn:aws:kms:eu-1:1:key/a" },
+		"iam":        func(c *Config) { c.AccessKey, c.SecretKey, c.IAM = "", "", true },
 	} {
 		cfg := valid()
 		change(&cfg)
@@ -39,20 +41,23 @@ func TestConfig(t *testing.T) {
 		}
 	}
 	for field, change := range map[string]func(*Config){
-		"endpoint":        func(c *Config) { c.Endpoint = "" },
-		"scheme":          func(c *Config) { c.Endpoint = "https://s3.example.com" },
-		"nothing else":    func(c *Config) { c.Endpoint = "s3.example.com/path" },
-		"port":            func(c *Config) { c.Endpoint = "s3.example.com:0" },
-		"host":            func(c *Config) { c.Endpoint = "-x-" },
-		"bucket":          func(c *Config) { c.Bucket = "Not A Bucket" },
-		"prefix":          func(c *Config) { c.Prefix = "a/" },
-		"region":          func(c *Config) { c.Region = "us east" },
-		"access key":      func(c *Config) { c.AccessKey = "" },
-		"secret key":      func(c *Config) { c.SecretKey = "" },
-		"credentials":     func(c *Config) { c.IAM = true },
-		"max attempts":    func(c *Config) { c.MaxAttempts = 0 },
-		"attempt timeout": func(c *Config) { c.AttemptTimeout = time.Millisecond },
-		"max connections": func(c *Config) { c.MaxConnections = 0 },
+		"endpoint":              func(c *Config) { c.Endpoint = "" },
+		"scheme":                func(c *Config) { c.Endpoint = "https://s3.example.com" },
+		"nothing else":          func(c *Config) { c.Endpoint = "s3.example.com/path" },
+		"port":                  func(c *Config) { c.Endpoint = "s3.example.com:0" },
+		"host":                  func(c *Config) { c.Endpoint = "-x-" },
+		"bucket":                func(c *Config) { c.Bucket = "Not A Bucket" },
+		"prefix":                func(c *Config) { c.Prefix = "a/" },
+		"region":                func(c *Config) { c.Region = "us east" },
+		"access key":            func(c *Config) { c.AccessKey = "" },
+		"secret key":            func(c *Config) { c.SecretKey = "" },
+		"credentials":           func(c *Config) { c.IAM = true },
+		"encryption":            func(c *Config) { c.Encryption = "rot13" },
+		"encryption is not kms": func(c *Config) { c.Encryption, c.KMSKey = EncryptS3, "key" },
+		"KMS key":               func(c *Config) { c.Encryption, c.KMSKey = EncryptKMS, "a\r\nkey" },
+		"max attempts":          func(c *Config) { c.MaxAttempts = 0 },
+		"attempt timeout":       func(c *Config) { c.AttemptTimeout = time.Millisecond },
+		"max connections":       func(c *Config) { c.MaxConnections = 0 },
 	} {
 		cfg := valid()
 		change(&cfg)

@@ -589,3 +589,46 @@ func TestIgnoredRange(t *testing.T) {
 		t.Error("ReadAt takes the beginning of the object for its middle")
 	}
 }
+
+// TestEncryption: every object is put with the header that has the store encrypt it, signed, and none that is read needs one.
+func TestEncryption(t *testing.T) {
+	server := s3test.Start(t)
+	for name, tt := range map[string]struct {
+		encryption   s3.Encryption
+		key          string
+		header, asks string
+	}{
+		"the bucket's": {"", "", "", ""},
+		"the store's":  {s3.EncryptS3, "", "AES256", ""},
+		"KMS":          {s3.EncryptKMS, "", "aws:kms", ""},
+		"a key of KMS": {s3.EncryptKMS, "scribe", "aws:kms", "scribe"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := config(server)
+			cfg.Prefix = strings.NewReplacer(" ", "-", "'", "").Replace(name)
+			cfg.Encryption, cfg.KMSKey = tt.encryption, tt.key
+			tr := base(t)
+			var puts atomic.Int32
+			cfg.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+				header, asks := r.Header.Get("X-Amz-Server-Side-Encryption"), r.Header.Get("X-Amz-Server-Side-Encryption-Aws-Kms-Key-Id")
+				if r.Method == http.MethodPut {
+					puts.Add(1)
+					if header != tt.header || asks != tt.asks || header != "" && !strings.Contains(r.Header.Get("Authorization"), "x-amz-server-side-encryption") {
+						t.Errorf("put with encryption %q and key %q, signed %s", header, asks, r.Header.Get("Authorization"))
+					}
+				} else if header != "" {
+					t.Errorf("%s with encryption %q, which only what puts may say", r.Method, header)
+				}
+				return tr.RoundTrip(r)
+			})
+			s := open(t, cfg)
+			if err := s.Put(t.Context(), "a", content(1_000)); err != nil {
+				t.Fatal(err)
+			}
+			expect(t, s, "a", content(1_000))
+			if puts.Load() != 1 {
+				t.Errorf("%d puts", puts.Load())
+			}
+		})
+	}
+}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
+	"github.com/minio/minio-go/v7/pkg/encrypt"
 
 	"scribe/storage/blob"
 	"scribe/storage/blob/internal/gate"
@@ -31,7 +32,8 @@ type Store struct {
 	transport   *attemptTransport
 	bucket      string
 	region      string
-	prefix      string // of the names of objects: empty, or with a slash at the end
+	prefix      string             // of the names of objects: empty, or with a slash at the end
+	encryption  encrypt.ServerSide // nil leaves it to the bucket
 	maxAttempts int
 
 	// unconditional is set when the store can't refuse an existing key.
@@ -79,6 +81,14 @@ func New(cfg Config) (*Store, error) {
 	})
 	if cfg.Prefix != "" {
 		s.prefix = cfg.Prefix + "/"
+	}
+	switch cfg.Encryption {
+	case EncryptS3:
+		s.encryption = encrypt.NewSSE()
+	case EncryptKMS:
+		if s.encryption, err = encrypt.NewSSEKMS(cfg.KMSKey, nil); err != nil {
+			return nil, fmt.Errorf("s3: encrypt with key %q: %w", cfg.KMSKey, err)
+		}
 	}
 	s.unconditional.Store(cfg.UnconditionalPut)
 	return s, nil
@@ -184,6 +194,7 @@ func (s *Store) putObject(ctx context.Context, key string, parts [][]byte, mark 
 		// The checksum of the whole is known before the first byte is sent, so it goes into a header and the body stays
 		// unchanged: neither signed nor framed in chunks, which would cost a SHA-256 and a copy.
 		DisableContentSha256: true,
+		ServerSideEncryption: s.encryption,
 		UserMetadata: map[string]string{
 			markName:                mark,
 			"x-amz-checksum-crc32c": base64.StdEncoding.EncodeToString(binary.BigEndian.AppendUint32(nil, crc)),

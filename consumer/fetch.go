@@ -73,7 +73,7 @@ func (s *iterationSession) fetchAll(todo []*streamItem) {
 		}
 		if err != nil {
 			if cause := s.c.cfg.permanentError(err); cause != nil {
-				if s.c.wantsView(todo[0]) && rpc.ReasonOf(err) != scribev1.Reason_REASON_TICKET_EXPIRED {
+				if s.c.wantsView(todo[0]) {
 					for _, it := range todo {
 						s.fetchPlain(it, err)
 					}

@@ -69,8 +69,7 @@ func (c *Consumer) runIteration(ctx context.Context, refuse func(error) bool, ta
 			refuse(iterationError(err))
 			return
 		}
-		claimed := s.claimItem(it)
-		if claimed && it.hasOldTicket() && (renewed == nil || !it.isSameAs(renewed)) {
+		if it.hasOldTicket() && (renewed == nil || !it.isSameAs(renewed)) {
 			renewed = it
 			if s, err = c.renewIteration(ctx, s); err != nil {
 				refuse(iterationError(err))
@@ -78,6 +77,7 @@ func (c *Consumer) runIteration(ctx context.Context, refuse func(error) bool, ta
 			}
 			continue
 		}
+		claimed := s.claimItem(it)
 		if claimed && !take(it) {
 			return
 		}
@@ -89,7 +89,7 @@ func (c *Consumer) runIteration(ctx context.Context, refuse func(error) bool, ta
 }
 
 // renewIteration ends a session in which pointers lay until their tickets were too old, and begins one at the same place, whose stream brings new
-// ones. Without an error there is a session, without a session another iteration has begun, or the consumer was closed.
+// ones. It returns no session if another iteration has begun meanwhile, or the consumer was closed.
 func (c *Consumer) renewIteration(ctx context.Context, s *iterationSession) (*iterationSession, error) {
 	c.cfg.logger.Info("pointers were not fetched in time, opening the stream again")
 	c.group.restTurn()

@@ -34,8 +34,8 @@ type rowSource interface {
 	// Category returns the category that is queried, Stats the statistics so far.
 	Category() string
 	Stats() columns.Stats
-	// Checkpoint returns the place after the rows of the last batch, for the caller of Next. PausedAt returns a place at which nothing more could be read at once
-	// since then, or an earlier one, for anybody. "" is none.
+	// Checkpoint returns the place after the rows of the last batch, for the caller of Next. PausedAt returns the place at which nothing more could be read at once
+	// since then, for anybody, if the request asks for checkpoints. "" is none.
 	Checkpoint() string
 	PausedAt() string
 	// Close releases the rest of the answer. It is called once, after the last Next.
@@ -79,7 +79,9 @@ func (g *Server) openQuery(ctx context.Context, req *Request) (rowSource, error)
 		opts = append(opts, columns.WithUntil(req.To))
 	}
 	c := &cellQuery{log: g.log}
-	opts = append(opts, consumer.WithOnPause(c.notePause))
+	if req.Checkpoints {
+		opts = append(opts, consumer.WithOnPause(c.notePause))
+	}
 	q, err := columns.NewQuery(ctx, g.deps.Server, req.SQL, opts...)
 	if errors.Is(err, consumer.ErrUnknownCategory) {
 		return nil, g.unknownCategory(ctx, parsed.From.Category)
@@ -98,7 +100,7 @@ type cellQuery struct {
 	log  *slog.Logger
 	next func() (arrow.RecordBatch, error, bool)
 	stop func()
-	// paused is what PausedAt returns, nil before the first pause.
+	// paused is what PausedAt returns, nil without a pause since the last batch.
 	paused atomic.Pointer[string]
 }
 
@@ -129,7 +131,8 @@ func (c *cellQuery) Next() (arrow.RecordBatch, error) {
 		case err != nil:
 			return nil, clientError(err)
 		default:
-			batch.Retain() // the iteration releases the batch at its next step
+			c.paused.Store(nil) // it is before the batch
+			batch.Retain()      // the iteration releases the batch at its next step
 			return batch, nil
 		}
 	}

@@ -116,7 +116,7 @@ func (a *httpAnswer) writeAnswer() error {
 		}
 		c, got = a.nextChunk()
 	}
-	a.place = cmp.Or(c.checkpoint, a.place)
+	a.place = cmp.Or(c.checkpoint, a.place) // "" unless it was asked for
 	if err := a.failureOf(c, got); err != nil {
 		a.writeLastError(err)
 		return err
@@ -184,19 +184,18 @@ func (a *httpAnswer) writeHeader(first arrow.RecordBatch) error {
 // writeSlice writes a slice, or a heartbeat if there is none, and the checkpoint after it if it is due.
 func (a *httpAnswer) writeSlice(batch arrow.RecordBatch, checkpoint string) error {
 	a.place = cmp.Or(checkpoint, a.place)
-	due := a.place != a.told && (len(a.place) <= largeCheckpoint || a.q.g.now().Sub(a.toldAt) >= largeInterval)
-	if batch == nil {
-		if due && a.asked.checkpoints {
-			return a.tellPlace()
+	due := a.place != a.told && a.q.g.isCheckpointDue(a.place, a.toldAt)
+	if batch != nil {
+		defer batch.Release()
+		if err := a.rows.Write(batch); err != nil {
+			return a.writeFailed(err)
 		}
-		return a.writeHeartbeat()
 	}
-	defer batch.Release()
-	if err := a.rows.Write(batch); err != nil {
-		return a.writeFailed(err)
-	}
-	if due && a.asked.checkpoints {
+	switch {
+	case due:
 		return a.tellPlace()
+	case batch == nil:
+		return a.writeHeartbeat()
 	}
 	return a.flushWriters()
 }
@@ -274,7 +273,7 @@ func (a *httpAnswer) writeLastError(err error) {
 
 // writeTrailers writes the end of the answer and the trailers.
 func (a *httpAnswer) writeTrailers() error {
-	if a.asked.checkpoints && a.place != a.told {
+	if a.place != a.told {
 		if err := a.tellPlace(); err != nil {
 			return err
 		}

@@ -634,3 +634,21 @@ func TestCheckpoints(t *testing.T) {
 		t.Errorf("nobody asked for %q", got)
 	}
 }
+
+// TestPauseIsForgotten: a place at which a query has waited is before the rows that came since, and must not be told after theirs.
+func TestPauseIsForgotten(t *testing.T) {
+	place := "scribe1.a"
+	c := &cellQuery{next: func() (arrow.RecordBatch, error, bool) { return batchFrom(0, 1, "x"), nil, true }}
+	c.paused.Store(&place)
+	if got := c.PausedAt(); got != place {
+		t.Errorf("it has waited at %q", got)
+	}
+	batch, err := c.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch.Release()
+	if got := c.PausedAt(); got != "" {
+		t.Errorf("after a batch it has waited at %q", got)
+	}
+}

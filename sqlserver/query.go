@@ -212,7 +212,7 @@ func (q *runningQuery) dropBatch() {
 // answerChunk is a slice of the answer, or the error that ended it.
 type answerChunk struct {
 	batch arrow.RecordBatch
-	// checkpoint is the place after it, "" where more of its rows follow.
+	// checkpoint is the place after it, "" where more of its rows follow, or nobody asked.
 	checkpoint string
 	err        error
 }
@@ -226,7 +226,7 @@ func (q *runningQuery) startPump() <-chan answerChunk {
 		for {
 			batch, err := q.fetchSlice()
 			c := answerChunk{batch: batch, err: err}
-			if q.rest == nil && (err == nil || errors.Is(err, io.EOF)) {
+			if q.req.Checkpoints && q.rest == nil && (err == nil || errors.Is(err, io.EOF)) {
 				c.checkpoint = q.source.Checkpoint()
 			}
 			select {

@@ -25,8 +25,6 @@ type httpRequest struct {
 	Request
 	format   export.Format
 	encoding string // content encoding; empty = none
-	// checkpoints has the answer tell the places after its rows, from which another query can go on.
-	checkpoints bool
 	// values are those of the query's parameters.
 	values []sql.Parameter
 }
@@ -77,7 +75,7 @@ func parseRequest(w http.ResponseWriter, r *http.Request, now time.Time) (*httpR
 			return nil, err
 		}
 	}
-	if a.checkpoints && a.format != export.JSONLines {
+	if a.Checkpoints && a.format != export.JSONLines {
 		return nil, &Error{Kind: KindInvalid, Message: "checkpoints are lines between rows that are lines", Hint: "ask for JSON lines: format=jsonl"}
 	}
 	a.encoding = acceptedEncoding(r.Header.Values("Accept-Encoding"))
@@ -232,7 +230,7 @@ func (a *httpRequest) setParameters(values url.Values, now time.Time) error {
 		return errorf(KindInvalid, "invalid format %q: want arrow, jsonl or csv", f)
 	}
 	var err error
-	if a.checkpoints, err = parseSwitch("checkpoints", values.Get("checkpoints")); err != nil {
+	if a.Checkpoints, err = parseSwitch("checkpoints", values.Get("checkpoints")); err != nil {
 		return err
 	}
 	if err := a.setFields(values.Get, now); err != nil {

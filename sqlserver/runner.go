@@ -24,6 +24,8 @@ type Request struct {
 	To       time.Time
 	// Place is the checkpoint of a category at which reading begins instead; nil without one.
 	Place *consumer.Start
+	// Checkpoints has the answer tell the places after its rows, from which another query can go on.
+	Checkpoints bool
 	// Follow continues with new messages, until the client goes away.
 	Follow bool
 	// Limit is the maximum number of rows, in addition to the query's own LIMIT; -1 = no bound.

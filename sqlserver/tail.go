@@ -284,10 +284,15 @@ func (t *runningTail) flushOnPause() {
 	}
 }
 
+// isCheckpointDue tells whether a checkpoint may be written, another one having been at toldAt.
+func (g *Server) isCheckpointDue(checkpoint string, toldAt time.Time) bool {
+	return len(checkpoint) <= largeCheckpoint || g.now().Sub(toldAt) >= largeInterval
+}
+
 // flushLines writes what was collected, with the checkpoint after it if it is due: the last one is. Without messages it is a heartbeat.
 func (t *runningTail) flushLines(last bool) error {
 	checkpoint := t.source.Checkpoint()
-	due := last || len(checkpoint) <= largeCheckpoint || t.g.now().Sub(t.toldAt) >= largeInterval
+	due := last || t.g.isCheckpointDue(checkpoint, t.toldAt)
 	switch {
 	case len(t.buf) > 0 && !due:
 		t.endMessage("")

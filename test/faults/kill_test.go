@@ -34,18 +34,17 @@ func TestKill(t *testing.T) {
 // kill ends processes and starts them again.
 func (s *scenario) kill(victims ...*member) {
 	s.Helper()
-	for i := len(victims) - 1; i > 0; i-- { // a node may stand for several of them
-		if slices.Contains(victims[:i], victims[i]) {
-			victims = slices.Delete(slices.Clone(victims), i, i+1)
-		}
-	}
+	var processes []*member
 	what := "the kill of"
 	for _, victim := range victims {
-		what += " " + victim.name
+		if !slices.Contains(processes, victim) { // a node may stand for several of them
+			processes = append(processes, victim)
+			what += " " + victim.name
+		}
 	}
 	s.step(what, time.Duration(s.rng.IntN(700))*time.Millisecond, func() {
-		for _, victim := range victims {
-			s.c.kill(victim)
+		for _, process := range processes {
+			s.c.kill(process)
 		}
-	}, func() { s.c.start(victims...) })
+	}, func() { s.c.start(processes...) })
 }

@@ -17,12 +17,12 @@ const ipLocalPortRange = 51
 
 // TestReservedIsNotGiven: who asks for a free port, to listen or to connect from, is not given one that is reserved, even if there is no other.
 func TestReservedIsNotGiven(t *testing.T) {
-	addr, release, err := loopback.Reserve()
+	row, release, err := loopback.ReserveRow(3)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer release()
-	_, text, err := net.SplitHostPort(addr)
+	host, text, err := net.SplitHostPort(row)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,6 +30,8 @@ func TestReservedIsNotGiven(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	port += 2 // the last of the row
+	addr := net.JoinHostPort(host, strconv.Itoa(port))
 	only := func(_, _ string, c syscall.RawConn) error {
 		var failed error
 		err := c.Control(func(fd uintptr) {

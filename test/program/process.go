@@ -203,7 +203,15 @@ func AwaitStops(processes ...*Process) {
 }
 
 // Pause suspends the process, like a long pause of its machine, until Resume.
-func (p *Process) Pause() { p.sendSignal(syscall.SIGSTOP) }
+func (p *Process) Pause() {
+	p.t.Helper()
+	p.sendSignal(syscall.SIGSTOP)
+	for _, n := range p.Nodes() {
+		if err := awaitPaused(n.PID()); err != nil {
+			n.t.Fatalf("pause %s: %v", n.Name, err)
+		}
+	}
+}
 
 // Resume ends a Pause.
 func (p *Process) Resume() { p.sendSignal(syscall.SIGCONT) }

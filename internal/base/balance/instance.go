@@ -96,10 +96,11 @@ type Instance struct {
 	since time.Duration // when it began to serve
 
 	known bool // it advertises its load, or has answered with it
-	// peak follows a higher load at once and a lower one slowly; mean follows both.
-	peak, mean float64
-	loadAt     time.Duration
-	heard      bool // the load is from the instance's own answer
+	// load is the last one that was told, peak follows a higher one at once and a lower one slowly, mean follows both. After a step the mean
+	// still shows for seconds what was before it, so the load itself has to call for the next one, too.
+	load, peak, mean float64
+	loadAt           time.Duration
+	heard            bool // the load is from the instance's own answer
 
 	latency   float64 // seconds
 	samples   int
@@ -190,7 +191,7 @@ func (v *Instance) setLoad(now time.Duration, load uint32) {
 		v.peak = max(l, l+(v.peak-l)*math.Exp(-passed/peakMemory.Seconds()))
 		v.mean = l + (v.mean-l)*math.Exp(-passed/meanMemory.Seconds())
 	}
-	v.known, v.loadAt = true, now
+	v.known, v.load, v.loadAt = true, l, now
 }
 
 // NoteLatency notes how long an answer took, of a call whose latency is comparable with that of the other instances.
@@ -395,7 +396,7 @@ func (v *Instance) isRelieved(now time.Duration, t Typical) bool {
 	if t.mean*math.Sqrt2 <= MaxLoad {
 		bound = max(bound, t.mean) // one that is like the others, and would not be full with a step more, is not above them
 	}
-	return (!v.known || v.mean <= bound) && v.failsNow(now) < wellShare && v.currentLatency(now, t) <= reliefFactor*t.latency+reliefFloor.Seconds()
+	return (!v.known || max(v.mean, v.load) <= bound) && v.failsNow(now) < wellShare && v.currentLatency(now, t) <= reliefFactor*t.latency+reliefFloor.Seconds()
 }
 
 // IsPressed reports whether the load alone calls for an immediate change, compared with what was normal at the last decision.
@@ -428,7 +429,8 @@ func (v *Instance) Decide(now time.Duration, t Typical, random *entropy.Source) 
 	}
 	believed := v.heard || v.peak >= urgentLoad || now >= v.roomStep
 	level, need := v.level, max(byLoad.sum(), byLatency, byFailures)
-	try := v.isTrialDue(now, need, random)
+	high := byLoad.excess > 0 && v.load > highLoad(t.mean)
+	try := v.isTrialDue(now, !high && byLoad.room == 0 && byLatency == 0 && byFailures == 0, random)
 	switch {
 	case !v.decided || now-v.decidedAt > startOver:
 		level = int(math.Round(need))
@@ -436,7 +438,7 @@ func (v *Instance) Decide(now time.Duration, t Typical, random *entropy.Source) 
 		byFailures >= float64(v.level)+levelSlack:
 		level = int(math.Round(need))
 	case now < v.nextStep:
-	case byLoad.excess > 0 && now >= v.loadStep, byLatency > 0 && v.unjudged >= stepSamples:
+	case high && now >= v.loadStep, byLatency > 0 && v.unjudged >= stepSamples:
 		level++
 	case need == 0 && v.isRelieved(now, t):
 		level--
@@ -454,8 +456,8 @@ func (v *Instance) Decide(now time.Duration, t Typical, random *entropy.Source) 
 }
 
 // isTrialDue reports whether the instance has been within what is normal, under a reduced weight, for so long that it should get more on trial.
-func (v *Instance) isTrialDue(now time.Duration, need float64, random *entropy.Source) bool {
-	if v.level == 0 || need > 0 {
+func (v *Instance) isTrialDue(now time.Duration, normal bool, random *entropy.Source) bool {
+	if v.level == 0 || !normal {
 		v.calm = false
 		return false
 	}

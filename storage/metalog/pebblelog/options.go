@@ -29,7 +29,8 @@ type Options struct {
 	// CacheBytes is the size of the cache of disk blocks; 0 means 64 MiB.
 	CacheBytes int64 `min:"0B"`
 	// MemTableBytes is the size at which written data moves from the write-ahead log into a table. Memory holds up to four times
-	// as much. 0 means 16 MiB.
+	// as much. 0 means 16 MiB; for a replica 64 MiB, since each table is merged with all logs, and a restart reads the journal's
+	// entries again instead of a log of its own.
 	MemTableBytes int64 `zero:"off" min:"64KiB" max:"1GiB"`
 	// TailBytes bounds the memory for the newest records of subscribed shards; 0 means 16 MiB.
 	TailBytes int64 `min:"0B"`
@@ -78,6 +79,9 @@ func (o Options) withDefaults() Options {
 		o.Clock = func() int64 { return time.Now().UnixMicro() }
 	}
 	o.CacheBytes = cmp.Or(o.CacheBytes, 64<<20)
+	if o.Journal != nil {
+		o.MemTableBytes = cmp.Or(o.MemTableBytes, 64<<20)
+	}
 	o.MemTableBytes = cmp.Or(o.MemTableBytes, 16<<20)
 	o.TailBytes = cmp.Or(o.TailBytes, 16<<20)
 	o.ClockLease = cmp.Or(o.ClockLease, 2*time.Second)

@@ -63,6 +63,11 @@ func (c *ControlPlane) CreateCategory(ctx context.Context, req *scribev1.CreateC
 		if err := c.awaitRetired(ctx, what, cat.GetName()); err != nil {
 			return nil, err
 		}
+		if cat.GetEncrypted() {
+			if err := c.checkKeys(ctx, what); err != nil {
+				return nil, err
+			}
+		}
 		err = c.insertCategory(ctx, what, cat)
 		if err == nil {
 			return &scribev1.CreateCategoryResponse{Category: cat}, nil
@@ -316,6 +321,11 @@ func (c *ControlPlane) UpdateCategory(ctx context.Context, req *scribev1.UpdateC
 		}
 		if err := checkCategory(after, before, req.GetForceSchema(), t.String()); err != nil {
 			return nil, nil, err
+		}
+		if after.GetEncrypted() && !before.GetEncrypted() {
+			if err := c.checkKeys(ctx, t.String()); err != nil {
+				return nil, nil, err
+			}
 		}
 		if proto.Equal(before, after) { // the schema is another text of the newest version
 			return nil, before, nil

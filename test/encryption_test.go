@@ -119,6 +119,10 @@ func TestEncryption(t *testing.T) {
 
 	// Without the file, and with another one.
 	up, c = start(data)
+	r = program.Run(t, nil, "category", "create", "more", "--encrypted", "--server", c.write)
+	if r.Code == 0 || !strings.Contains(string(r.Stderr), "start them with --encryption-key-file first") {
+		t.Errorf("an encrypted category without keys: %d %s", r.Code, r.Stderr)
+	}
 	r = program.Run(t, strings.NewReader("lost\n"), "produce", "payments", "--server", c.write, "--timeout", "2s")
 	if r.Code == 0 || !strings.Contains(up.Log.String(), "--encryption-key-file") {
 		t.Errorf("produce without keys: %d %s; the server says %s", r.Code, r.Stderr, up.Log)

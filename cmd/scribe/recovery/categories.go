@@ -226,10 +226,15 @@ func asOfCopy(cat *scribev1.Category, row *categoryRow, note func(name, format s
 	places := cat.GetShardBy() == scribev1.ShardBy_SHARD_BY_KEY || cat.GetShardBy() == scribev1.ShardBy_SHARD_BY_FIELD
 	// Parts of split shards have numbers above those of the others: the copy knows them by their lineage.
 	grown := shards > max(cat.GetShards(), 1) && !cat.HasShard(shards-1)
-	if !grown && (!places || cat.GetLayoutsForgotten()) {
+	hidden := row != nil && row.Encrypted && !cat.GetEncrypted()
+	if !grown && !hidden && (!places || cat.GetLayoutsForgotten()) {
 		return nil
 	}
 	newer := proto.CloneOf(cat)
+	if hidden {
+		newer.Encrypted = true
+		note(cat.GetName(), "id %d: its newest payloads are encrypted, unlike in the copy: so are new ones", cat.GetId())
+	}
 	if grown {
 		newer.Shards = shards
 		note(cat.GetName(), "id %d: it has %d logical shards, more than in the copy: those that were used", cat.GetId(), shards)

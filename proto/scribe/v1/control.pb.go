@@ -1481,6 +1481,8 @@ type Member struct {
 	SharesQuotas bool `protobuf:"varint,50,opt,name=shares_quotas,json=sharesQuotas,proto3" json:"shares_quotas,omitempty"`
 	// It knows the categories of the cell itself, whose names begin with '_'. Builds before that take such names for damage.
 	OwnCategories bool `protobuf:"varint,91,opt,name=own_categories,json=ownCategories,proto3" json:"own_categories,omitempty"`
+	// It has the key file of encrypted categories. Builds before that store what it should encrypt as it is.
+	HasKeys bool `protobuf:"varint,92,opt,name=has_keys,json=hasKeys,proto3" json:"has_keys,omitempty"`
 	// The loads of its roles, by which callers choose. At most 16. Builds before that have none: their batcher and read stream have Member.load, and their other
 	// roles are taken to have the load that is typical for the others.
 	Loads         []*RoleLoad `protobuf:"bytes,73,rep,name=loads,proto3" json:"loads,omitempty"`
@@ -1591,6 +1593,13 @@ func (x *Member) GetSharesQuotas() bool {
 func (x *Member) GetOwnCategories() bool {
 	if x != nil {
 		return x.OwnCategories
+	}
+	return false
+}
+
+func (x *Member) GetHasKeys() bool {
+	if x != nil {
+		return x.HasKeys
 	}
 	return false
 }
@@ -3683,7 +3692,7 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\x10bytes_per_second\x18\x02 \x01(\x04R\x0ebytesPerSecond\x12.\n" +
 	"\x13messages_per_second\x18\x03 \x01(\x04R\x11messagesPerSecond\x12!\n" +
 	"\fmicro_shards\x18\x04 \x01(\rR\vmicroShards\x12\x12\n" +
-	"\x04logs\x18\x05 \x01(\rR\x04logs\"\xdf\x02\n" +
+	"\x04logs\x18\x05 \x01(\rR\x04logs\"\xfa\x02\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12%\n" +
 	"\x05roles\x18\x02 \x03(\x0e2\x0f.scribe.v1.RoleR\x05roles\x12\x10\n" +
@@ -3695,7 +3704,8 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\vincarnation\x18( \x01(\tR\vincarnation\x12\x14\n" +
 	"\x05store\x18) \x01(\tR\x05store\x12#\n" +
 	"\rshares_quotas\x182 \x01(\bR\fsharesQuotas\x12%\n" +
-	"\x0eown_categories\x18[ \x01(\bR\rownCategories\x12)\n" +
+	"\x0eown_categories\x18[ \x01(\bR\rownCategories\x12\x19\n" +
+	"\bhas_keys\x18\\ \x01(\bR\ahasKeys\x12)\n" +
 	"\x05loads\x18I \x03(\v2\x13.scribe.v1.RoleLoadR\x05loads\"C\n" +
 	"\bRoleLoad\x12#\n" +
 	"\x04role\x18\x01 \x01(\x0e2\x0f.scribe.v1.RoleR\x04role\x12\x12\n" +

@@ -125,6 +125,33 @@ func TestEncrypted(t *testing.T) {
 	c.verify()
 }
 
+// lateKeys have the key at the second question.
+type lateKeys struct {
+	Keys
+	asked int
+}
+
+func (l *lateKeys) WritingKey(category, generation uint32) (*encryption.Key, error) {
+	if l.asked++; l.asked == 1 {
+		return nil, encryption.ErrLoading
+	}
+	return l.Keys.WritingKey(category, generation)
+}
+
+// TestKeyComesLate: once a frame of a request was refused, so are the later ones of its category, also if the key has come and other categories are between.
+func TestKeyComesLate(t *testing.T) {
+	late := &lateKeys{}
+	c := newCellWith(t, testConfig(), nil, nil, func(d *Deps) { late.Keys, d.Keys = d.Keys, late })
+	c.change(encrypted)
+	late.asked = 1
+	c.awaitKey(makeFrame(t, "alpha", 0, nil, "before"))
+	late.asked = 0
+	got := reasons(c.submit(committed, makeFrame(t, "alpha", 0, nil, "one"), makeFrame(t, "beta", 0, nil, "two"), makeFrame(t, "alpha", 0, nil, "three")))
+	if !slices.Equal(got, []scribev1.Reason{scribev1.Reason_REASON_NO_BACKEND, 0, scribev1.Reason_REASON_NO_BACKEND}) {
+		t.Errorf("%v", got)
+	}
+}
+
 // TestEncryptedWithoutKeys: a batcher that can't encrypt refuses, says why, and stores nothing of the category. Others are not affected.
 func TestEncryptedWithoutKeys(t *testing.T) {
 	for name, keys := range map[string]Keys{"no keys": nil, "no key file": mustKeys(t)} {
@@ -132,7 +159,7 @@ func TestEncryptedWithoutKeys(t *testing.T) {
 			c := newCellWith(t, testConfig(), nil, nil, func(d *Deps) { d.Keys = keys })
 			c.change(encrypted)
 			var text string
-			for !strings.Contains(text, "--encryption-key-file") {
+			for !strings.Contains(text, "its log says why") {
 				results := c.submit(committed, makeFrame(t, "alpha", 0, nil, "secret"), makeFrame(t, "beta", 0, nil, "plain"))
 				text = results[0].GetError().GetMessage()
 				if got := reasons(results); got[0] != scribev1.Reason_REASON_NO_BACKEND || got[1] != 0 {

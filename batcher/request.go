@@ -13,6 +13,7 @@ import (
 	"scribe/internal/role/request"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/blob/encryption"
 )
 
 // maxRequest bounds the frames of one request in bytes.
@@ -464,8 +465,9 @@ type logFinder struct {
 	retryAfter time.Duration
 	keys       Keys // nil if the process has none
 	last       logTarget
-	// keyErr says why there is no key of the last category, which is encrypted.
-	keyErr error
+	// keyErrs say why there is no key of a category, by its id: once a frame of it was refused, so are the later ones of the request, since the key may come
+	// in the meantime, and the stored ones are a prefix.
+	keyErrs map[uint32]error
 }
 
 // findLog returns the target of frames of a category's logical shard.
@@ -478,11 +480,10 @@ func (l *logFinder) findLog(c *scribev1.Category, shard uint32) (logTarget, erro
 			bound:       c.OneLog(),
 			settings:    c,
 		}
-		l.keyErr = l.findKey(c)
+		l.findKey(c)
 	}
-	if l.keyErr != nil {
-		return logTarget{}, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, l.retryAfter,
-			"category %q is encrypted, and the batcher has no key for it: %w", c.GetName(), l.keyErr)
+	if err := l.keyErrs[c.GetId()]; err != nil {
+		return logTarget{}, err
 	}
 	if l.slot == 0 && !l.last.bound {
 		return logTarget{}, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, l.retryAfter,
@@ -493,18 +494,29 @@ func (l *logFinder) findLog(c *scribev1.Category, shard uint32) (logTarget, erro
 }
 
 // findKey sets the key of the last target, whose category is c. It does not wait: a key that is on its way is there when the writer tries again.
-func (l *logFinder) findKey(c *scribev1.Category) (err error) {
-	if !c.GetEncrypted() {
-		return nil
+func (l *logFinder) findKey(c *scribev1.Category) {
+	if !c.GetEncrypted() || l.keyErrs[c.GetId()] != nil {
+		return
 	}
-	if l.keys == nil {
-		return errNoKeys
+	err := errNoKeys
+	if l.keys != nil {
+		l.last.key, err = l.keys.WritingKey(c.GetId(), c.GetKeyGeneration())
 	}
-	l.last.key, err = l.keys.WritingKey(c.GetId(), c.GetKeyGeneration())
-	return err
+	if err == nil {
+		return
+	}
+	if l.keyErrs == nil {
+		l.keyErrs = make(map[uint32]error)
+	}
+	// Writers are not told what the file and the store say: the log has it.
+	text := "the batcher has no key for it: its log says why"
+	if errors.Is(err, encryption.ErrLoading) {
+		text = "the batcher is fetching its key"
+	}
+	l.keyErrs[c.GetId()] = rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, l.retryAfter, "category %q is encrypted: %s", c.GetName(), text)
 }
 
-var errNoKeys = errors.New("it was started without --encryption-key-file")
+var errNoKeys = errors.New("the process has none")
 
 // logOf returns the log of a category's logical shard: that of the writer slot, or the shard's only log.
 func logOf(c *scribev1.Category, shard uint32, slot uint16) record.ShardID {

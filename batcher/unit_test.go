@@ -8,11 +8,13 @@ import (
 	"pgregory.net/rapid"
 
 	"scribe/internal/format/record"
+	"scribe/storage/blob/encryption"
 	"scribe/storage/metalog"
 )
 
 // pack loses nothing, and keeps blocks within their bounds.
 func TestPack(t *testing.T) {
+	key := new(encryption.Key)
 	rapid.Check(t, func(t *rapid.T) {
 		target := rapid.IntRange(1, 1000).Draw(t, "target")
 		var payloads []*payload
@@ -20,11 +22,15 @@ func TestPack(t *testing.T) {
 			payloads = append(payloads, &payload{
 				batch: &logBatch{logTarget: target0(rapid.Uint32Range(1, 4).Draw(t, "category"), uint16(i))},
 				bytes: rapid.IntRange(1, 1500).Draw(t, "bytes"),
+				key:   rapid.SampledFrom([]*encryption.Key{nil, nil, key}).Draw(t, "key"),
 			})
 		}
 		seen := map[*payload]bool{}
 		for _, b := range packBlocks(slices.Clone(payloads), target) {
 			sum := 0
+			if first := b.payloads[0].batch.shard.Category(); b.key() != nil && slices.ContainsFunc(b.payloads, func(pl *payload) bool { return pl.batch.shard.Category() != first }) {
+				t.Fatal("an encrypted block has payloads of several categories")
+			}
 			for _, pl := range b.payloads {
 				if seen[pl] || pl.block != b || pl.offset != sum {
 					t.Fatalf("payload at %d instead of %d, seen %v", pl.offset, sum, seen[pl])

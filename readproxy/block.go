@@ -169,7 +169,7 @@ func (s *Server) decryptBlock(p *pointer.Pointer, stored []byte) ([]byte, error)
 	defer cancel()
 	keys, err := s.deps.keysOf(s.localName(p.Region))
 	if err != nil {
-		return nil, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, s.retryHint(), "%s is encrypted: %w", describePayload(p), err)
+		return nil, s.noKeyError(p, err)
 	}
 	data, err := keys.DecryptBlock(ctx, p.Codec, stored, int(p.BlockRawLen))
 	switch {
@@ -182,7 +182,13 @@ func (s *Server) decryptBlock(p *pointer.Pointer, stored []byte) ([]byte, error)
 	case s.running.Err() != nil:
 		return nil, s.shutdownError()
 	}
-	return nil, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, s.retryHint(), "%s can't be decrypted: %w", describePayload(p), err)
+	return nil, s.noKeyError(p, err)
+}
+
+// noKeyError is what readers are told while a key can't be had. What the key file and the store say is for the log.
+func (s *Server) noKeyError(p *pointer.Pointer, err error) error {
+	s.log.Warn("block can't be decrypted", "blob", p.Key(), "block", p.BlockOffset, "region", p.Region, "error", err)
+	return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, s.retryHint(), "%s can't be decrypted by this read proxy for now: its log says why", describePayload(p))
 }
 
 // headerRoom bounds the size of a frame's header and category name.

@@ -143,8 +143,15 @@ func (s *Server) keepForm(p *pointer.Pointer, stored []byte, raw, memory bool) (
 	case s.cache.hasBlock(key):
 		return pushPresent
 	}
+	need := int64(0)
 	if raw && p.Codec != pointer.CodecNone {
-		need := min(int64(p.BlockRawLen), s.cfg.FetchBytes)
+		need += int64(p.BlockRawLen)
+	}
+	if p.Codec.IsEncrypted() {
+		need += int64(p.BlockLen)
+	}
+	if need > 0 {
+		need := min(need, s.cfg.FetchBytes)
 		if !s.fetchBytes.TryAcquire(need) {
 			return pushBusy
 		}

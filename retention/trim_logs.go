@@ -279,7 +279,7 @@ func (r *logTrimmer) eraseCategories(ctx context.Context, cats []*scribev1.Categ
 			return fmt.Errorf("erase deleted category %q: %w", cat.GetName(), err)
 		}
 		if cat.GetKeyGeneration() > 0 { // then its payloads are unreadable, wherever they are
-			if _, err := encryption.DeleteKeys(ctx, r.c.deps.Blobs, encryption.CategoryPrefix(cat.GetId())); err != nil {
+			if _, err := encryption.DeleteKeys(ctx, r.c.deps.Blobs, cat.GetId(), false); err != nil {
 				return fmt.Errorf("delete the keys of deleted category %q: %w", cat.GetName(), err)
 			}
 		}

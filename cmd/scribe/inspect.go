@@ -181,7 +181,7 @@ func inspectKeys(c *app.Config, store blob.Store) (*encryption.Keys, error) {
 	if c.Blobs.KeyFile == "" {
 		return nil, nil
 	}
-	keys, err := app.OpenKeys(c, store, app.Host{Now: time.Now}, nil)
+	keys, err := app.OpenKeys(c, store, app.Host{Now: time.Now}, nil, "")
 	if err != nil {
 		return nil, usageError(err)
 	}

@@ -22,7 +22,7 @@ func newKey() *cobra.Command {
 and each is wrapped with a key of a file that only batchers and read proxies have (--encryption-key-file): the store alone shows nothing.
 
 Without the key file all encrypted payloads are lost. Keep copies of it where the store's are not.`,
-		Example: `  scribe key new 2026-11 > keys.txt                      # then: scribe up --encryption-key-file keys.txt
+		Example: `  umask 077; scribe key new 2026-11 > keys.txt           # then: scribe up --encryption-key-file keys.txt
   scribe key list --data ./scribe-data
   scribe key new 2027-01 | cat - keys.txt > new.txt && mv new.txt keys.txt && scribe key rewrap --encryption-key-file keys.txt`,
 	}, newKeyNew(), newKeyList(), newKeyRewrap(), newKeyDelete())
@@ -34,7 +34,7 @@ func newKeyNew() *cobra.Command {
 		Short: "Print a line of a key file, with a new key",
 		Long: `Print a line of a key file, with a new key. The first line of a key file wraps new keys, and all of them unwrap: put a new one before the old
 ones, at all processes, and remove these once "scribe key rewrap" is done.`,
-		Example: `  scribe key new 2026-11 > keys.txt && chmod 600 keys.txt`,
+		Example: `  umask 077; scribe key new 2026-11 > keys.txt`,
 		Args:    cobra.ExactArgs(1),
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -52,7 +52,7 @@ ones, at all processes, and remove these once "scribe key rewrap" is done.`,
 type keyLine struct {
 	Category   uint32    `json:"category"`
 	Generation uint32    `json:"generation"`
-	ID         string    `json:"id,omitempty"`
+	ID         string    `json:"id"`
 	Wrapper    string    `json:"wrapped_with,omitempty"`
 	Stored     time.Time `json:"stored"`
 	Error      string    `json:"error,omitempty"`
@@ -74,15 +74,13 @@ key file.`,
 		return withKeyStore(cmd, &f, func(ctx context.Context, _ *app.Config, store blob.Store) error {
 			unread := 0
 			for k, err := range encryption.ListKeys(ctx, store, encryption.Prefix) {
-				line := keyLine{Category: k.Category, Generation: k.Generation, Wrapper: k.Wrapper, Stored: k.Stored}
+				line := keyLine{Category: k.Category, Generation: k.Generation, ID: fmt.Sprintf("%016x", k.ID), Wrapper: k.Wrapper, Stored: k.Stored}
 				switch {
 				case err != nil && k == encryption.StoredKey{}:
 					return err
 				case err != nil:
 					unread++
 					line.Error = err.Error()
-				default:
-					line.ID = fmt.Sprintf("%016x", k.ID)
 				}
 				if err := printLines(cmd.OutOrStdout(), line); err != nil {
 					return err
@@ -127,18 +125,24 @@ hour are left out: repeat the command later, until it says that there are none, 
 
 func newKeyDelete() *cobra.Command {
 	var f serverFlags
-	var yes bool
+	var yes, all bool
 	cmd := &cobra.Command{
 		Use:   "delete CATEGORY-ID",
-		Short: "Delete the keys of a category: nobody reads its payloads any more",
-		Long: `Delete all keys of a category in a store: what they encrypted is unreadable from then on, also in copies of the store. Processes forget the keys
-within an hour. Deleting a category (scribe category delete) does this by itself; the command is for keys that are left, and for what can't wait. New messages of the category get a new key.`,
-		Example: `  scribe category describe payments.old | grep '"id"'
-  scribe key delete 17 --data ./scribe-data --yes`,
+		Short: "Delete former keys of a category, or all: nobody reads what they encrypted any more",
+		Long: `Delete the keys of a category in a store, but for the newest generation, which new payloads take: what they encrypted is unreadable from then on.
+Processes forget the keys within an hour. To make all that a category has unreadable, rotate its key first (scribe category update --rotate-key), and wait until
+batchers have heard of it.
+
+--all deletes the newest one as well. It is for categories that are deleted: batchers of one that is not encrypt with that key for up to an hour, and what they write is lost.
+Deleting a category (scribe category delete) does this by itself.`,
+		Example: `  scribe category describe payments | grep '"id"'
+  scribe category update payments --rotate-key && sleep 60 && scribe key delete 17 --data ./scribe-data
+  scribe key delete 16 --data ./scribe-data --all --yes`,
 		Args: cobra.ExactArgs(1),
 	}
 	f.addFlags(cmd, "blobs", app.DefaultConfig())
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	cmd.Flags().BoolVar(&all, "all", false, "the newest generation, too")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		id, err := strconv.ParseUint(args[0], 10, 32)
 		if err != nil {
@@ -146,11 +150,11 @@ within an hour. Deleting a category (scribe category delete) does this by itself
 		}
 		return withKeyStore(cmd, &f, func(ctx context.Context, _ *app.Config, store blob.Store) error {
 			if !yes {
-				if err := confirmName(ctx, cmd.InOrStdin(), cmd.ErrOrStderr(), "delete the keys of category "+args[0]+", so that nobody reads its payloads any more", args[0]); err != nil {
+				if err := confirmName(ctx, cmd.InOrStdin(), cmd.ErrOrStderr(), "delete keys of category "+args[0]+", so that nobody reads what they encrypted any more", args[0]); err != nil {
 					return err
 				}
 			}
-			n, err := encryption.DeleteKeys(ctx, store, encryption.CategoryPrefix(uint32(id)))
+			n, err := encryption.DeleteKeys(ctx, store, uint32(id), !all)
 			fmt.Fprintf(cmd.OutOrStdout(), "%d keys were deleted\n", n)
 			return err
 		})

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"scribe/internal/format/pointer"
 	"scribe/storage/blob/encryption"
@@ -82,7 +83,10 @@ func TestKey(t *testing.T) {
 	if got := list(); !strings.Contains(got, `"category":7`) {
 		t.Errorf("keys %s", got)
 	}
-	if out, err := runKey(t, "7\n", "delete", "7", "--blob-path", blobs); err != nil || !strings.HasSuffix(out, "1 keys were deleted\n") {
+	if out, err := runKey(t, "", "delete", "7", "--blob-path", blobs, "--yes"); err != nil || out != "0 keys were deleted\n" {
+		t.Errorf("the only generation: %s %v", out, err)
+	}
+	if out, err := runKey(t, "7\n", "delete", "7", "--all", "--blob-path", blobs); err != nil || !strings.HasSuffix(out, "1 keys were deleted\n") {
 		t.Errorf("%s %v", out, err)
 	}
 	if got := list(); got != "" {
@@ -121,5 +125,6 @@ func encryptIn(t *testing.T, blobs, keyFile string) []byte {
 		if !errors.Is(err, encryption.ErrLoading) {
 			t.Fatal(err)
 		}
+		<-time.After(time.Millisecond)
 	}
 }

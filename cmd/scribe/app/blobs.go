@@ -13,11 +13,11 @@ import (
 	"scribe/storage/blob/s3"
 )
 
-// OpenKeys returns the keys that lie in a store of a configuration, for its encrypted categories.
-func OpenKeys(c *Config, store blob.Store, host Host, log *slog.Logger) (*encryption.Keys, error) {
-	cfg := encryption.Config{Store: store, Logger: log, Clock: host.Now, Random: host.Random.Named("encryption")}
+// OpenKeys returns the keys that lie in a store of a configuration, for its encrypted categories. The name is that of their source of random numbers.
+func OpenKeys(c *Config, store blob.Store, host Host, log *slog.Logger, name string) (*encryption.Keys, error) {
+	cfg := encryption.Config{Store: store, Logger: log, Clock: host.Now, Random: host.Random.Named(name)}
 	if path := c.Blobs.KeyFile; path != "" {
-		file := encryption.KeyFile{Path: path, Random: host.Random.Named("key file")}
+		file := encryption.KeyFile{Path: path, Random: host.Random.Named("key file of " + name)}
 		if err := file.Check(); err != nil {
 			return nil, fmt.Errorf("--encryption-key-file: %w", err)
 		}
@@ -28,7 +28,7 @@ func OpenKeys(c *Config, store blob.Store, host Host, log *slog.Logger) (*encryp
 
 // openKeys opens the keys of a store, and closes them before the store.
 func (a *App) openKeys(cfg *Config, store blob.Store, name string) (*encryption.Keys, error) {
-	keys, err := OpenKeys(cfg, store, a.opts.Host, a.log)
+	keys, err := OpenKeys(cfg, store, a.opts.Host, a.log, name)
 	if err == nil {
 		a.onStop(name, func(context.Context) error { keys.Close(); return nil })
 	}

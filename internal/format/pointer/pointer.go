@@ -46,7 +46,7 @@ const (
 const encryptedStep = CodecEncrypted - CodecNone
 
 // EncryptionOverhead is by how many bytes encryption makes a block longer.
-const EncryptionOverhead = 48
+const EncryptionOverhead = 64
 
 // IsEncrypted reports whether the block is encrypted.
 func (c Codec) IsEncrypted() bool { return c == CodecEncrypted || c == CodecEncryptedZstd }

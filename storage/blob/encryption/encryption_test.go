@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -62,26 +64,33 @@ func (w *world) keys(t testing.TB, wrapper encryption.Wrapper) *encryption.Keys 
 // writing waits for a key for writing.
 func writing(t testing.TB, k *encryption.Keys, category, generation uint32) *encryption.Key {
 	t.Helper()
+	key, err := tryWriting(k, category, generation)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func tryWriting(k *encryption.Keys, category, generation uint32) (*encryption.Key, error) {
 	for {
 		key, err := k.WritingKey(category, generation)
-		if err == nil {
-			return key
-		}
 		if !errors.Is(err, encryption.ErrLoading) {
-			t.Fatal(err)
+			return key, err
 		}
-		// Who reads waits for the same load.
-		if _, err := k.DecryptBlock(t.Context(), pointer.CodecEncrypted, headerOf(category, generation), 1); err == nil {
-			t.Fatal("a header without a block was decrypted")
-		}
+		<-time.After(time.Millisecond)
 	}
 }
 
-// headerOf is a block without content.
-func headerOf(category, generation uint32) []byte {
-	b := make([]byte, pointer.EncryptionOverhead+1)
-	copy(b, []byte{1, 1, 0, 0, byte(category), 0, 0, 0, byte(generation)})
-	return b
+// onlyObject returns the only object with a prefix, and its content.
+func onlyObject(t testing.TB, s blob.Store, prefix string) (key, content string) {
+	t.Helper()
+	for info, err := range s.List(t.Context(), prefix) {
+		if err != nil || key != "" {
+			t.Fatal(info.Key, key, err)
+		}
+		key = info.Key
+	}
+	return key, object(t, s, key)
 }
 
 func TestRoundTrip(t *testing.T) {
@@ -123,7 +132,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestOneKey: processes that begin at the same time have the same key, and each category and generation has its own.
+// TestOneKey: processes that begin at the same time read each other's blocks, and each category and generation has its own key.
 func TestOneKey(t *testing.T) {
 	w := newWorld()
 	file := encryption.KeyFile{Path: keyFile(t, "k1")}
@@ -153,16 +162,18 @@ func TestSwappedObjects(t *testing.T) {
 	w := newWorld()
 	file := encryption.KeyFile{Path: keyFile(t, "k1")}
 	writing(t, w.keys(t, file), 7, 1)
-	content := object(t, w.store, "keys/7/1.0")
+	key, content := onlyObject(t, w.store, "keys/7/1.")
+	block := writing(t, w.keys(t, file), 7, 1).AppendBlock(nil, pointer.CodecNone, []byte("x"), 1)
+	block[4] = 8
 	for name, text := range map[string]string{
 		"copied":    content,
 		"rewritten": strings.Replace(content, "scribe-key 1 7 1", "scribe-key 1 8 1", 1),
 	} {
 		other := newWorld()
-		if err := other.store.Put(t.Context(), "keys/8/1.0", []byte(text)); err != nil {
+		if err := other.store.Put(t.Context(), strings.Replace(key, "keys/7/", "keys/8/", 1), []byte(text)); err != nil {
 			t.Fatal(err)
 		}
-		_, err := other.keys(t, file).DecryptBlock(t.Context(), pointer.CodecEncrypted, headerOf(8, 1), 1)
+		_, err := other.keys(t, file).DecryptBlock(t.Context(), pointer.CodecEncrypted, block, 1)
 		if !errors.Is(err, encryption.ErrObject) && !errors.Is(err, encryption.ErrWrapped) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -198,7 +209,7 @@ func TestWrongKeys(t *testing.T) {
 		if !errors.Is(err, encryption.ErrWrapped) || !strings.Contains(err.Error(), want) {
 			t.Errorf("read: %v, want %q", err, want)
 		}
-		if _, err := k.WritingKey(7, 1); !errors.Is(err, encryption.ErrWrapped) {
+		if _, err := tryWriting(k, 7, 1); !errors.Is(err, encryption.ErrWrapped) {
 			t.Errorf("write: %v", err)
 		}
 	}
@@ -268,7 +279,10 @@ func TestDeleted(t *testing.T) {
 	k := w.keys(t, file)
 	block := writing(t, k, 7, 1).AppendBlock(nil, pointer.CodecNone, []byte("x"), 1)
 	writing(t, k, 77, 1)
-	if n, err := encryption.DeleteKeys(t.Context(), w.store, encryption.CategoryPrefix(7)); n != 1 || err != nil {
+	if _, err := k.DecryptBlock(t.Context(), pointer.CodecEncrypted, block, 1); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := encryption.DeleteKeys(t.Context(), w.store, 7, false); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
 	if _, err := w.keys(t, file).DecryptBlock(t.Context(), pointer.CodecEncrypted, block, 1); !errors.Is(err, encryption.ErrNoKey) {
@@ -286,10 +300,10 @@ func TestDeleted(t *testing.T) {
 		t.Errorf("an hour later: %v", err)
 	}
 	writing(t, w.keys(t, file), 7, 1)
-	if _, err := w.keys(t, file).DecryptBlock(t.Context(), pointer.CodecEncrypted, block, 1); !errors.Is(err, encryption.ErrNoKey) || !strings.Contains(err.Error(), "is gone") {
+	if _, err := w.keys(t, file).DecryptBlock(t.Context(), pointer.CodecEncrypted, block, 1); !errors.Is(err, encryption.ErrNoKey) || !strings.Contains(err.Error(), "is not in the store") {
 		t.Errorf("with a new key of the name: %v", err)
 	}
-	if got := object(t, w.store, "keys/77/1.0"); !strings.HasPrefix(got, "scribe-key 1 77 1 ") {
+	if _, got := onlyObject(t, w.store, "keys/77/"); !strings.HasPrefix(got, "scribe-key 1 77 1 ") {
 		t.Errorf("the key of another category is %q", got)
 	}
 }
@@ -305,6 +319,45 @@ func (f *failing) Stat(ctx context.Context, key string) (blob.Info, error) {
 		return blob.Info{}, f.err
 	}
 	return f.Store.Stat(ctx, key)
+}
+
+func (f *failing) List(ctx context.Context, prefix string) iter.Seq2[blob.Info, error] {
+	if f.err != nil {
+		return func(yield func(blob.Info, error) bool) { yield(blob.Info{}, f.err) }
+	}
+	return f.Store.List(ctx, prefix)
+}
+
+// TestReplaced: a process that had a deleted key for writing takes another one, and says so; what others write with it meanwhile is read at once.
+func TestReplaced(t *testing.T) {
+	w := newWorld()
+	var log bytes.Buffer
+	file := encryption.KeyFile{Path: keyFile(t, "k1")}
+	k, err := encryption.NewKeys(encryption.Config{Store: w.store, Wrapper: file, Clock: func() time.Time { return w.now }, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := writing(t, k, 7, 1)
+	// Former generations go, the one that is written with does not.
+	writing(t, k, 7, 2)
+	if n, err := encryption.DeleteKeys(t.Context(), w.store, 7, true); n != 1 || err != nil {
+		t.Error(n, err)
+	}
+	block := writing(t, w.keys(t, file), 7, 1).AppendBlock(nil, pointer.CodecNone, []byte("x"), 1)
+	if got, err := k.DecryptBlock(t.Context(), pointer.CodecEncrypted, block, 1); err != nil || string(got) != "x" {
+		t.Errorf("%q, %v", got, err)
+	}
+	w.now = w.now.Add(time.Hour)
+	for key := old; key == old; key = writing(t, k, 7, 1) {
+		<-time.After(time.Millisecond)
+	}
+	k.Close()
+	if got := log.String(); strings.Count(got, "is gone from the store") != 1 || !strings.Contains(got, "category=7 generation=1") {
+		t.Errorf("the log says %s", got)
+	}
+	if n, err := encryption.DeleteKeys(t.Context(), w.store, 7, false); n != 2 || err != nil {
+		t.Error(n, err)
+	}
 }
 
 // TestStoreAway: a key in memory is used on while the store does not answer; others are asked for again a second later.
@@ -363,11 +416,11 @@ func TestRewrap(t *testing.T) {
 	if n, young, err := encryption.RewrapKeys(t.Context(), w.store, file, now); n != 0 || young != 3 || err != nil {
 		t.Errorf("%d rewrapped, %d young, %v", n, young, err)
 	}
-	// It was interrupted after the copy of one key.
-	if n, young, err := encryption.RewrapKeys(t.Context(), &fullStore{Store: w.store, deletes: 0}, file, now.Add(2*time.Hour)); n != 1 || young != 0 || err == nil {
+	// It was interrupted after the first key: the others have a copy, and their old objects.
+	if n, young, err := encryption.RewrapKeys(t.Context(), &fullStore{Store: w.store, deletes: 1}, file, now.Add(2*time.Hour)); n != 1 || young != 0 || err == nil {
 		t.Errorf("interrupted: %d rewrapped, %d young, %v", n, young, err)
 	}
-	if n, young, err := encryption.RewrapKeys(t.Context(), w.store, file, now.Add(2*time.Hour)); n != 2 || young != 0 || err != nil {
+	if n, young, err := encryption.RewrapKeys(t.Context(), w.store, file, now.Add(2*time.Hour)); n != 0 || young != 0 || err != nil {
 		t.Errorf("%d rewrapped, %d young, %v", n, young, err)
 	}
 	count := 0
@@ -391,7 +444,7 @@ func TestRewrap(t *testing.T) {
 			t.Errorf("category %d: %v, %v", c, got, err)
 		}
 	}
-	if _, err := alone.WritingKey(1, 1); err != nil {
+	if _, err := tryWriting(alone, 1, 1); err != nil {
 		t.Errorf("writing on: %v", err)
 	}
 }
@@ -415,20 +468,21 @@ func TestDamagedObjects(t *testing.T) {
 	w := newWorld()
 	file := encryption.KeyFile{Path: keyFile(t, "k1")}
 	writing(t, w.keys(t, file), 7, 1)
-	content := object(t, w.store, "keys/7/1.0")
+	block := writing(t, w.keys(t, file), 7, 1).AppendBlock(nil, pointer.CodecNone, []byte("x"), 1)
+	key, content := onlyObject(t, w.store, "keys/7/")
 	for i := range len(content) {
 		changed := []byte(content)
 		changed[i] ^= 2
 		damaged := newWorld()
-		if err := damaged.store.Put(t.Context(), "keys/7/1.0", changed); err != nil {
+		if err := damaged.store.Put(t.Context(), key, changed); err != nil {
 			t.Fatal(err)
 		}
 		k := damaged.keys(t, file)
-		_, err := k.DecryptBlock(t.Context(), pointer.CodecEncrypted, headerOf(7, 1), 1)
+		_, err := k.DecryptBlock(t.Context(), pointer.CodecEncrypted, block, 1)
 		if !errors.Is(err, encryption.ErrObject) && !errors.Is(err, encryption.ErrWrapped) {
 			t.Fatalf("byte %d changed: %v", i, err)
 		}
-		if _, err := k.WritingKey(7, 1); err == nil || errors.Is(err, encryption.ErrLoading) {
+		if _, err := tryWriting(k, 7, 1); !errors.Is(err, encryption.ErrObject) && !errors.Is(err, encryption.ErrWrapped) {
 			t.Fatalf("byte %d changed: a key for writing, %v", i, err)
 		}
 	}

@@ -46,16 +46,16 @@ var ErrLoading = errors.New("encryption: the key is being fetched")
 
 // Keys has the keys of a store in memory. It is safe for concurrent use.
 type Keys struct {
-	cfg     Config
-	ctx     context.Context //nolint:containedctx // loads outlive the calls that begin them
-	cancel  context.CancelFunc
-	loads   sync.WaitGroup
-	failing logthrottle.Throttle
+	cfg    Config
+	ctx    context.Context //nolint:containedctx // loads outlive the calls that begin them
+	cancel context.CancelFunc
+	loads  sync.WaitGroup
 
 	mu struct {
 		sync.Mutex
 		closed bool
-		keys   *simplelru.LRU[keyName, *keyEntry]
+		// keys are by name. The id of those for new blocks is 0.
+		keys *simplelru.LRU[keyName, *keyEntry]
 	}
 }
 
@@ -66,6 +66,7 @@ type keyEntry struct {
 	at  time.Time // of the last answer
 	// loading is closed when the running load ends; nil without one.
 	loading chan struct{}
+	failing logthrottle.Throttle
 }
 
 // NewKeys returns the keys of a store.
@@ -103,10 +104,10 @@ func (k *Keys) Close() {
 func (k *Keys) WritingKey(category, generation uint32) (*Key, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	name := keyName{category, generation}
+	name := keyName{category: category, generation: generation}
 	e := k.entryOf(name)
 	if k.isDue(e) {
-		k.startLoad(name, e, true)
+		k.startLoad(name, e)
 	}
 	switch {
 	case e.key != nil && !errors.Is(e.err, ErrNoKey):
@@ -124,7 +125,7 @@ func (k *Keys) readingKey(ctx context.Context, name keyName) (*Key, error) {
 		k.mu.Lock()
 		e := k.entryOf(name)
 		if k.isDue(e) {
-			k.startLoad(name, e, false)
+			k.startLoad(name, e)
 		}
 		key, err, loading := e.key, e.err, e.loading
 		k.mu.Unlock()
@@ -159,19 +160,23 @@ func (k *Keys) isDue(e *keyEntry) bool {
 }
 
 // startLoad asks the store for a key. The mutex is held.
-func (k *Keys) startLoad(name keyName, e *keyEntry, create bool) {
+func (k *Keys) startLoad(name keyName, e *keyEntry) {
 	if k.mu.closed {
 		e.err, e.at = context.Canceled, k.cfg.Clock()
 		return
 	}
 	e.loading = make(chan struct{})
+	before := uint64(0)
+	if e.key != nil {
+		before = e.key.name.id
+	}
 	k.loads.Go(func() {
 		ctx, cancel := context.WithTimeout(k.ctx, loadTimeout)
 		defer cancel()
-		key, err := k.loadKey(ctx, name, create)
-		k.logOutcome(name, err)
+		key, err := k.loadKey(ctx, name, before)
 		k.mu.Lock()
 		defer k.mu.Unlock()
+		k.logOutcome(name, e, key, err)
 		if err == nil {
 			e.key = key
 		}
@@ -181,25 +186,28 @@ func (k *Keys) startLoad(name keyName, e *keyEntry, create bool) {
 	})
 }
 
-func (k *Keys) logOutcome(name keyName, err error) {
+// logOutcome logs what operators should know of a load. The mutex is held.
+func (k *Keys) logOutcome(name keyName, e *keyEntry, key *Key, err error) {
+	attrs := []any{slog.Any("category", name.category), slog.Any("generation", name.generation)}
 	switch {
+	case err == nil && e.key != nil && e.key.name != key.name:
+		k.cfg.Logger.Error("the key of an encrypted category is gone from the store, and so is what it encrypted: new payloads take another one",
+			append(attrs, slog.String("gone", fmt.Sprintf("%016x", e.key.name.id)), slog.String("new", fmt.Sprintf("%016x", key.name.id)))...)
 	case err == nil:
-		k.failing.Recovered(k.ctx, k.cfg.Logger, "keys of encrypted categories can be read again")
+		e.failing.Recovered(k.ctx, k.cfg.Logger, "the key of an encrypted category is there again", attrs...)
 	case k.ctx.Err() == nil:
-		k.failing.Failed(k.ctx, k.cfg.Logger, "failed to get the key of an encrypted category", slog.Any("category", name.category),
-			slog.Any("generation", name.generation), slog.Any("error", err))
+		e.failing.Failed(k.ctx, k.cfg.Logger, "failed to get the key of an encrypted category", append(attrs, slog.Any("error", err))...)
 	}
 }
 
-// loadKey reads a key, and makes it if there is none and create is set.
-func (k *Keys) loadKey(ctx context.Context, name keyName, create bool) (*Key, error) {
-	o, err := findObject(ctx, k.cfg.Store, name)
-	if create && errors.Is(err, ErrNoKey) {
-		if err := makeObject(ctx, k.cfg.Store, k.cfg.Wrapper, name, k.cfg.Random); err != nil {
+// loadKey reads a key. Without an id that is the one for new blocks, which is made if there is none; before is that of the id that was used so far.
+func (k *Keys) loadKey(ctx context.Context, name keyName, before uint64) (_ *Key, err error) {
+	if name.id == 0 {
+		if name, err = chooseKey(ctx, k.cfg.Store, k.cfg.Wrapper, name, before, k.cfg.Random); err != nil {
 			return nil, err
 		}
-		o, err = findObject(ctx, k.cfg.Store, name)
 	}
+	o, err := findObject(ctx, k.cfg.Store, name)
 	if err != nil {
 		return nil, err
 	}
@@ -207,7 +215,7 @@ func (k *Keys) loadKey(ctx context.Context, name keyName, create bool) (*Key, er
 	if err != nil {
 		return nil, err
 	}
-	return newKey(name, o.id, secret, k.cfg.Random)
+	return newKey(name, secret, k.cfg.Random)
 }
 
 func unwrapObject(ctx context.Context, w Wrapper, o *keyObject) ([]byte, error) {

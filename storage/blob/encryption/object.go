@@ -39,28 +39,35 @@ const (
 // CategoryPrefix begins the keys of the objects with a category's keys.
 func CategoryPrefix(category uint32) string { return fmt.Sprintf("%s%d/", Prefix, category) }
 
-// objectKey returns the key of an object: the key's first one, or a later copy that another key wraps.
-func (n keyName) objectKey(number int) string {
-	return fmt.Sprintf("%s%d.%d", CategoryPrefix(n.category), n.generation, number)
+// generationPrefix begins the keys of the objects with a generation of a category's key.
+func (n keyName) generationPrefix() string {
+	return fmt.Sprintf("%s%d.", CategoryPrefix(n.category), n.generation)
 }
+
+// objectPrefix begins the keys of the objects with the key.
+func (n keyName) objectPrefix() string { return fmt.Sprintf("%s%016x.", n.generationPrefix(), n.id) }
+
+// objectKey returns the key of an object: the key's first one, or a later copy that another key wraps.
+func (n keyName) objectKey(number int) string { return n.objectPrefix() + strconv.Itoa(number) }
 
 // parseObjectKey is the inverse of objectKey.
 func parseObjectKey(key string) (n keyName, number int, ok bool) {
 	rest, ok := strings.CutPrefix(key, Prefix)
 	category, rest, two := strings.Cut(rest, "/")
-	generation, text, three := strings.Cut(rest, ".")
+	generation, rest, three := strings.Cut(rest, ".")
+	id, text, four := strings.Cut(rest, ".")
 	c, err1 := strconv.ParseUint(category, 10, 32)
 	g, err2 := strconv.ParseUint(generation, 10, 32)
-	number, err3 := strconv.Atoi(text)
-	n = keyName{category: uint32(c), generation: uint32(g)}
-	ok = ok && two && three && errors.Join(err1, err2, err3) == nil && number >= 0 && number <= maxCopies && n.objectKey(number) == key
+	i, err3 := strconv.ParseUint(id, 16, 64)
+	number, err4 := strconv.Atoi(text)
+	n = keyName{category: uint32(c), generation: uint32(g), id: i}
+	ok = ok && two && three && four && i != 0 && errors.Join(err1, err2, err3, err4) == nil && number >= 0 && number <= maxCopies && n.objectKey(number) == key
 	return n, number, ok
 }
 
 // keyObject is what an object holds.
 type keyObject struct {
 	name keyName
-	id   uint64
 	// wrapper names the key that wraps it.
 	wrapper string
 	wrapped []byte
@@ -68,7 +75,7 @@ type keyObject struct {
 
 // label is what the wrapping is bound to, so that nobody can give one category the key of another.
 func (o *keyObject) label() string {
-	return fmt.Sprintf("%s%d %d %016x", objectMagic, o.name.category, o.name.generation, o.id)
+	return fmt.Sprintf("%s%d %d %016x", objectMagic, o.name.category, o.name.generation, o.name.id)
 }
 
 func (o *keyObject) encode() []byte {
@@ -92,7 +99,7 @@ func decodeObject(key string, content []byte) (*keyObject, error) {
 	if err := errors.Join(err1, err2, err3, err4, checkWrapperName(fields[3])); err != nil {
 		return refuse(err.Error())
 	}
-	o := &keyObject{name: keyName{category: uint32(c), generation: uint32(g)}, id: id, wrapper: fields[3], wrapped: wrapped}
+	o := &keyObject{name: keyName{category: uint32(c), generation: uint32(g), id: id}, wrapper: fields[3], wrapped: wrapped}
 	if name, _, ok := parseObjectKey(key); !ok || name != o.name || string(o.encode()) != string(content) {
 		return refuse(fmt.Sprintf("it holds %v, or in another form than it is written", o.name))
 	}
@@ -115,23 +122,46 @@ func readObject(ctx context.Context, store blob.Store, key string) (*keyObject, 
 	return decodeObject(key, content)
 }
 
-// findObject reads the newest object of a key. Mostly that is the first, which costs no listing. The error matches [ErrNoKey] if there is none.
+// findObject reads the newest object of a key: of copies, the one with the highest number counts. The error matches [ErrNoKey] if there is none.
 func findObject(ctx context.Context, store blob.Store, name keyName) (*keyObject, error) {
-	key := name.objectKey(0)
+	last := ""
 	for {
-		o, err := readObject(ctx, store, key)
-		if !errors.Is(err, blob.ErrNotFound) {
-			return o, err
-		}
-		objects, err := listObjects(ctx, store, strings.TrimSuffix(name.objectKey(0), "0"))
+		objects, err := listObjects(ctx, store, name.objectPrefix())
 		if err != nil {
 			return nil, err
 		}
-		// A listing that has what a read no longer finds is old: there is a later copy, or none.
-		if len(objects) == 0 || objects[len(objects)-1].key == key {
+		// A listing that has what a read does not find any more is old: there is a later copy, or none.
+		if len(objects) == 0 || objects[len(objects)-1].key == last {
 			return nil, fmt.Errorf("%w: %v is not in the store", ErrNoKey, name)
 		}
-		key = objects[len(objects)-1].key
+		last = objects[len(objects)-1].key
+		o, err := readObject(ctx, store, last)
+		if !errors.Is(err, blob.ErrNotFound) {
+			return o, err
+		}
+	}
+}
+
+// chooseKey returns the key of a generation that new blocks take, and makes one if there is none: the one of the id that was used before, if it is still
+// there. Processes that make one at the same time may take different ones; none of them is ever overwritten, and each block names its own.
+func chooseKey(ctx context.Context, store blob.Store, w Wrapper, name keyName, before uint64, random *entropy.Source) (keyName, error) {
+	for made := false; ; made = true {
+		objects, err := listObjects(ctx, store, name.generationPrefix())
+		if err != nil {
+			return keyName{}, err
+		}
+		if i := slices.IndexFunc(objects, func(o storedObject) bool { return o.name.id == before }); i >= 0 {
+			return objects[i].name, nil
+		}
+		if len(objects) > 0 {
+			return objects[0].name, nil
+		}
+		if made {
+			return keyName{}, fmt.Errorf("%w: what was just put is not listed", ErrNoKey)
+		}
+		if err := makeObject(ctx, store, w, name, random); err != nil {
+			return keyName{}, err
+		}
 	}
 }
 
@@ -143,7 +173,7 @@ type storedObject struct {
 	info   blob.Info
 }
 
-// listObjects lists objects, by category, generation and number.
+// listObjects lists objects, by category, generation, id and number.
 func listObjects(ctx context.Context, store blob.Store, prefix string) (out []storedObject, err error) {
 	for info, err := range store.List(ctx, prefix) {
 		if err != nil {
@@ -154,21 +184,23 @@ func listObjects(ctx context.Context, store blob.Store, prefix string) (out []st
 		}
 	}
 	slices.SortFunc(out, func(a, b storedObject) int {
-		return cmp.Or(cmp.Compare(a.name.category, b.name.category), cmp.Compare(a.name.generation, b.name.generation), cmp.Compare(a.number, b.number))
+		return cmp.Or(cmp.Compare(a.name.category, b.name.category), cmp.Compare(a.name.generation, b.name.generation),
+			cmp.Compare(a.name.id, b.name.id), cmp.Compare(a.number, b.number))
 	})
 	return out, nil
 }
 
-// makeObject puts a new key into the store, unless another process is faster: whoever reads it then has what is stored.
+// makeObject puts a new key of a generation into the store.
 func makeObject(ctx context.Context, store blob.Store, w Wrapper, name keyName, random *entropy.Source) error {
 	secret, id := make([]byte, KeyLen), make([]byte, 8)
 	random.Read(secret)
 	random.Read(id)
-	o := &keyObject{name: name, id: binary.LittleEndian.Uint64(id)}
+	name.id = max(binary.LittleEndian.Uint64(id), 1)
+	o := &keyObject{name: name}
 	if err := wrapObject(ctx, w, o, secret); err != nil {
 		return err
 	}
-	if err := store.Put(ctx, name.objectKey(0), o.encode()); err != nil && !errors.Is(err, blob.ErrExists) {
+	if err := store.Put(ctx, name.objectKey(0), o.encode()); err != nil {
 		return fmt.Errorf("encryption: put %v: %w", name, err)
 	}
 	return nil

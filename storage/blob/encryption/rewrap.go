@@ -34,13 +34,13 @@ func ListKeys(ctx context.Context, store blob.Store, prefix string) iter.Seq2[St
 			if i+1 < len(objects) && objects[i+1].name == object.name {
 				continue // it was wrapped again
 			}
-			k := StoredKey{Category: object.name.category, Generation: object.name.generation, Stored: object.info.Modified}
+			k := StoredKey{Category: object.name.category, Generation: object.name.generation, ID: object.name.id, Stored: object.info.Modified}
 			o, err := readObject(ctx, store, object.key)
 			if errors.Is(err, blob.ErrNotFound) {
 				continue // meanwhile
 			}
 			if err == nil {
-				k.ID, k.Wrapper = o.id, o.wrapper
+				k.Wrapper = o.wrapper
 			}
 			if !yield(k, err) {
 				return
@@ -49,14 +49,17 @@ func ListKeys(ctx context.Context, store blob.Store, prefix string) iter.Seq2[St
 	}
 }
 
-// DeleteKeys deletes all keys with a prefix: what they encrypted is unreadable from then on. Processes forget them within an hour.
-func DeleteKeys(ctx context.Context, store blob.Store, prefix string) (deleted int, err error) {
-	objects, err := listObjects(ctx, store, prefix)
+// DeleteKeys deletes all keys of a category: what they encrypted is unreadable from then on. Processes that have them forget them within an hour. With
+// former, it leaves the newest generation, which new blocks take.
+func DeleteKeys(ctx context.Context, store blob.Store, category uint32, former bool) (deleted int, err error) {
+	objects, err := listObjects(ctx, store, CategoryPrefix(category))
 	if err != nil {
 		return 0, fmt.Errorf("encryption: list keys: %w", err)
 	}
-	// The newest last: while there is any, nobody takes the key for one that was never made.
 	for _, o := range objects {
+		if former && o.name.generation == objects[len(objects)-1].name.generation {
+			break
+		}
 		if err := store.Delete(ctx, o.key); err != nil {
 			return deleted, fmt.Errorf("encryption: delete %v: %w", o.name, err)
 		}
@@ -65,12 +68,12 @@ func DeleteKeys(ctx context.Context, store blob.Store, prefix string) (deleted i
 	return deleted, nil
 }
 
-// minRewrapAge is the age that an object needs to be wrapped again. A process that found no key just before it was made may still try to make
-// one; by then it has failed.
+// minRewrapAge is the age that an object needs to be wrapped again: a process that has listed it may not have read it yet.
 const minRewrapAge = time.Hour
 
 // RewrapKeys wraps all keys of a store with the wrapper's current key that are wrapped with another one, and deletes the old objects. It can
-// be interrupted and repeated. young is how many were left out, because they were made within the last hour.
+// be interrupted and repeated. young is how many were left out, because they were made within the last hour. It goes on after a key that it can't wrap
+// again; the error says which these are.
 func RewrapKeys(ctx context.Context, store blob.Store, w Wrapper, now time.Time) (rewrapped, young int, err error) {
 	current, err := w.Current(ctx)
 	if err != nil {
@@ -80,46 +83,69 @@ func RewrapKeys(ctx context.Context, store blob.Store, w Wrapper, now time.Time)
 	if err != nil {
 		return 0, 0, fmt.Errorf("encryption: list keys: %w", err)
 	}
-	var old []storedObject // of the same key
-	for i, object := range objects {
-		if i+1 < len(objects) && objects[i+1].name == object.name {
-			old = append(old, object)
-			continue
+	var failed []error
+	for len(objects) > 0 && ctx.Err() == nil {
+		n := 1
+		for n < len(objects) && objects[n].name == objects[0].name {
+			n++
 		}
-		o, err := readObject(ctx, store, object.key)
-		if err != nil {
-			return rewrapped, young, err
-		}
+		outcome, err := rewrapKey(ctx, store, w, current, objects[:n], now)
 		switch {
-		case o.wrapper == current:
-		case now.Sub(object.info.Modified) < minRewrapAge:
-			young++
-			old = old[:0]
-			continue
-		default:
-			if err := rewrapObject(ctx, store, w, o, object.number+1); err != nil {
-				return rewrapped, young, err
-			}
+		case err != nil:
+			failed = append(failed, fmt.Errorf("encryption: wrap %v again: %w", objects[0].name, err))
+		case outcome == keyRewrapped:
 			rewrapped++
-			old = append(old, object)
+		case outcome == keyYoung:
+			young++
 		}
-		for _, object := range old {
-			if err := store.Delete(ctx, object.key); err != nil {
-				return rewrapped, young, fmt.Errorf("encryption: delete the old object of %v: %w", object.name, err)
-			}
-		}
-		old = old[:0]
+		objects = objects[n:]
 	}
-	return rewrapped, young, nil
+	return rewrapped, young, errors.Join(append(failed, context.Cause(ctx))...)
+}
+
+// rewrapOutcome is what was done for a key.
+type rewrapOutcome uint8
+
+const (
+	keyCurrent   rewrapOutcome = 0
+	keyRewrapped rewrapOutcome = 1
+	keyYoung     rewrapOutcome = 2
+)
+
+// rewrapKey wraps a key again if that is needed, and deletes all of its objects but the newest.
+func rewrapKey(ctx context.Context, store blob.Store, w Wrapper, current string, copies []storedObject, now time.Time) (outcome rewrapOutcome, err error) {
+	newest := copies[len(copies)-1]
+	o, err := readObject(ctx, store, newest.key)
+	switch {
+	case errors.Is(err, blob.ErrNotFound):
+		return keyCurrent, nil // it was deleted meanwhile
+	case err != nil:
+		return 0, err
+	case o.wrapper == current:
+		copies = copies[:len(copies)-1]
+	case now.Sub(newest.info.Modified) < minRewrapAge:
+		return keyYoung, nil
+	default:
+		if err := rewrapObject(ctx, store, w, o, current, newest.number+1); err != nil {
+			return 0, err
+		}
+		outcome = keyRewrapped
+	}
+	for _, old := range copies {
+		if err := store.Delete(ctx, old.key); err != nil {
+			return 0, fmt.Errorf("delete the old object: %w", err)
+		}
+	}
+	return outcome, nil
 }
 
 // rewrapObject stores a copy of a key that the wrapper's current key wraps.
-func rewrapObject(ctx context.Context, store blob.Store, w Wrapper, o *keyObject, number int) error {
+func rewrapObject(ctx context.Context, store blob.Store, w Wrapper, o *keyObject, current string, number int) error {
 	secret, err := unwrapObject(ctx, w, o)
 	if err != nil {
 		return err
 	}
-	rewrapped := &keyObject{name: o.name, id: o.id}
+	rewrapped := &keyObject{name: o.name}
 	if err := wrapObject(ctx, w, rewrapped, secret); err != nil {
 		return err
 	}
@@ -132,8 +158,8 @@ func rewrapObject(ctx context.Context, store blob.Store, w Wrapper, o *keyObject
 	if err != nil {
 		return err
 	}
-	if again, err := unwrapObject(ctx, w, stored); err != nil || string(again) != string(secret) {
-		return errors.Join(fmt.Errorf("%w: %s is not the same key again", ErrObject, key), err)
+	if again, err := unwrapObject(ctx, w, stored); err != nil || string(again) != string(secret) || stored.wrapper != current {
+		return errors.Join(fmt.Errorf("%w: %s is not the same key, wrapped with %s: somebody else may wrap keys again at the same time", ErrObject, key, current), err)
 	}
 	return nil
 }

@@ -1,0 +1,312 @@
+package helm
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"scribe/internal/testkit/s3test"
+	"scribe/test/program"
+)
+
+// TestFlags gives the commands of each shape, with their variables and files of settings, to `scribe doctor`, which takes the same flags: it fails when the chart names a flag, a setting or a value that the program does not
+// know, or leaves out one that it needs.
+func TestFlags(t *testing.T) {
+	t.Setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://127.0.0.1:1") // nobody is there, and nobody else is asked
+	for _, file := range shapes(t) {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			r := mustRender(t, file, with(t, "blobs: {s3: {endpoint: 'http://127.0.0.1:1'}}"))
+			for _, w := range r.workloads() {
+				for _, pod := range w.names() {
+					p := r.place(w, pod, nil)
+					env, args := w.container().started(pod, func(string, string) string { return "a secret" })
+					for _, variable := range env {
+						name, value, _ := strings.Cut(p.local(variable), "=")
+						if name != "SCRIBE_TOKEN_FILE" { // of the agent, not of the doctor's machine
+							t.Setenv(name, value)
+						}
+					}
+					for i := range args {
+						args[i] = p.local(args[i])
+					}
+					command := append([]string{"doctor"}, args[1:]...)
+					if args[0] != "up" {
+						command = append([]string{"doctor"}, args...)
+					}
+					examined := program.Run(t, nil, append(command, "-o", "json")...)
+					var report struct {
+						Checks []struct{ Check, State, Found string }
+					}
+					if err := json.Unmarshal(examined.Stdout, &report); err != nil || len(report.Checks) == 0 {
+						t.Fatalf("%s can't be started: scribe %s: exit code %d\n%s", pod, strings.Join(args, " "), examined.Code, examined.Stderr)
+					}
+					for _, c := range report.Checks {
+						if c.Check == "configuration" && c.State != "ok" {
+							t.Errorf("%s can't be started: scribe %s: %s", pod, strings.Join(args, " "), c.Found)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// place is where a pod runs: on this machine, with a folder for each of its mounts.
+type place struct {
+	replace []string
+}
+
+// local is a text of the pod for this machine.
+func (p *place) local(text string) string { return strings.NewReplacer(p.replace...).Replace(text) }
+
+// place makes the folders of a pod, and the files of its ConfigMaps, for which it has the names of more, as pairs. A socket's path is short, so its folder is elsewhere.
+func (r release) place(w workload, pod string, more []string) *place {
+	r.t.Helper()
+	p := &place{replace: more}
+	for _, m := range w.container().VolumeMounts {
+		dir := filepath.Join(r.t.TempDir(), strings.Trim(strings.ReplaceAll(m.MountPath, "/", "-"), "-"))
+		if m.Name == "socket" {
+			short, err := os.MkdirTemp("", "s") //nolint:usetesting // the path of a socket is at most some 100 bytes, t.TempDir's are long
+			if err != nil {
+				r.t.Fatal(err)
+			}
+			r.t.Cleanup(func() { _ = os.RemoveAll(short) })
+			dir = short
+		}
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			r.t.Fatal(err)
+		}
+		p.replace = append(p.replace, m.MountPath, dir)
+		for _, v := range w.Template.Spec.Volumes {
+			if v.Name != m.Name || v.ConfigMap == nil {
+				continue
+			}
+			for name, text := range r.find("ConfigMap", v.ConfigMap.Name).Data {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+					r.t.Fatal(err)
+				}
+			}
+		}
+	}
+	return p
+}
+
+// cell are the nodes of a release as processes on this machine.
+type cell struct {
+	release
+	t         *testing.T
+	nodes     []*program.Process
+	env       [][]string // of each node's pod
+	addresses map[string]string
+	// names replaces the names that Kubernetes would resolve.
+	names []string
+}
+
+// startCell starts the nodes of a release. give puts what the pods have of Secrets into their places.
+func startCell(t *testing.T, r release, store *s3test.Server, give func(w workload, p *place)) *cell {
+	t.Helper()
+	w := r.nodes()
+	c := &cell{release: r, t: t, addresses: map[string]string{}}
+	for _, text := range strings.Split(w.container().argument("--cluster"), ",") {
+		name, address, _ := strings.Cut(text, "=")
+		c.addresses[name] = program.NodeAddress(t)
+		host, _, _ := net.SplitHostPort(address)
+		local, _, _ := net.SplitHostPort(c.addresses[name])
+		c.names = append(c.names, address, c.addresses[name], host, local)
+	}
+	_, port, _ := net.SplitHostPort(w.container().argument("--listen"))
+	var outputs []io.Reader
+	for _, pod := range w.names() {
+		p := r.place(*w, pod, append([]string{"0.0.0.0:" + port, c.addresses[pod]}, c.names...))
+		give(*w, p)
+		env, args := w.container().started(pod, func(_, key string) string {
+			return map[string]string{"access-key": store.AccessKey, "secret-key": store.SecretKey}[key]
+		})
+		for i := range env {
+			env[i] = p.local(env[i])
+		}
+		for i := range args {
+			args[i] = p.local(args[i])
+		}
+		node, output := program.Launch(t, env, args...)
+		c.nodes, c.env, outputs = append(c.nodes, node), append(c.env, env), append(outputs, output)
+		c.probe(w.container().LivenessProbe, c.addresses[pod])
+	}
+	for i, node := range c.nodes {
+		node.AwaitReady(outputs[i])
+		c.probe(w.container().ReadinessProbe, c.addresses[w.names()[i]])
+	}
+	return c
+}
+
+// probe asks what the kubelet would ask, as it does, without looking at certificates, until the answer is good.
+func (c *cell) probe(p *probe, address string) {
+	c.t.Helper()
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // as the kubelet
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport}
+	url := strings.ToLower(p.HTTPGet.Scheme) + "://" + address + p.HTTPGet.Path
+	await(c.t, url+" answers", func() bool {
+		res, err := client.Get(url)
+		if err != nil {
+			return false
+		}
+		_ = res.Body.Close()
+		return res.StatusCode == http.StatusOK
+	})
+}
+
+// exec runs a command as `kubectl exec` does, in the pod of a node.
+func (c *cell) exec(node int, stdin io.Reader, args ...string) program.Result {
+	c.t.Helper()
+	for _, variable := range c.env[node] {
+		if name, value, _ := strings.Cut(variable, "="); strings.HasPrefix(name, "SCRIBE_") && !strings.HasPrefix(name, "SCRIBE_S3_") {
+			c.t.Setenv(name, value)
+		}
+	}
+	return program.Run(c.t, stdin, args...)
+}
+
+// ok is exec of a command that must succeed.
+func (c *cell) ok(node int, stdin io.Reader, args ...string) string {
+	c.t.Helper()
+	r := c.exec(node, stdin, args...)
+	if r.Code != 0 {
+		c.t.Fatalf("scribe %s: exit code %d\n%s", strings.Join(args, " "), r.Code, r.Stderr)
+	}
+	return string(r.Stdout)
+}
+
+// startAgent starts an agent of a release, with another upstream.
+func (c *cell) startAgent(r release, upstream string, give func(w workload, p *place)) (socket string) {
+	c.t.Helper()
+	for _, w := range r.workloads() {
+		if w.Replicas > 0 {
+			continue
+		}
+		container := w.container()
+		p := r.place(w, w.Name, []string{container.argument("--upstream"), upstream, container.argument("--listen"), program.Reserve(c.t)})
+		give(w, p)
+		env, args := container.started(w.Name, nil)
+		for i := range env {
+			env[i] = p.local(env[i])
+		}
+		for i := range args {
+			args[i] = p.local(args[i])
+		}
+		agent := program.Serve(c.t, env, args...)
+		c.t.Cleanup(agent.Stop)
+		return "unix:" + p.local(container.argument("--socket"))
+	}
+	c.t.Fatal("the release has no agent")
+	return ""
+}
+
+// TestCell starts the nodes of the smallest release, and the agent of another one, as processes: they become a cell, which goes on when a node is away, and what is written to the agent's socket is read there. Commands run
+// as in a pod.
+func TestCell(t *testing.T) {
+	store := s3test.Start(t)
+	r := mustRender(t, chart+"/ci/defaults.yaml", with(t, "blobs: {s3: {endpoint: 'http://"+store.Endpoint+"', bucket: "+store.Bucket+"}}"))
+	c := startCell(t, r, store, func(workload, *place) {})
+	if list := c.ok(2, nil, "node", "list"); strings.Count(list, " up ") != 3 {
+		t.Errorf("the nodes are\n%s", list)
+	}
+	agent := mustRender(t, chart+"/ci/agent.yaml", with(t, "agent: {settings: {inputs: null}}"))
+	socket := c.startAgent(agent, "http://"+c.addresses["scribe-1"], func(workload, *place) {})
+	program.OK(t, strings.NewReader("one\n"), "produce", "web", "--server", socket, "--ack", "committed")
+
+	c.nodes[0].Terminate()
+	c.nodes[0].AwaitStop()
+	c.ok(1, strings.NewReader("two\n"), "produce", "web")
+	if got := c.ok(2, nil, "tail", "web", "--from", "earliest", "--until-end", "-o", "raw"); got != "one\ntwo\n" {
+		t.Errorf("read %q", got)
+	}
+}
+
+// TestSecureCell does what the notes of a release with certificates say, with names that this machine has: the nodes take the certificate of the command, the first token closes the cell, and an agent writes with a token.
+func TestSecureCell(t *testing.T) {
+	store := s3test.Start(t)
+	r := mustRender(t, chart+"/ci/secure.yaml", with(t, "blobs: {s3: {endpoint: 'http://"+store.Endpoint+"', bucket: "+store.Bucket+
+		", region: '', encryption: '', kmsKey: '', credentials: {iam: false, existingSecret: s3}}}\nnodes: {serviceAccount: {annotations: {eks.amazonaws.com/role-arn: null}}}"))
+	certs := t.TempDir()
+	secret := map[string]string{}
+	// putSecret writes the keys of the Secret that the notes make into a folder, or some of them.
+	putSecret := func(dir string, keys ...string) {
+		for _, key := range keys {
+			if err := os.WriteFile(filepath.Join(dir, key), []byte(readText(t, secret[key])), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	makeSecret := func(names []string) {
+		local := strings.NewReplacer(names...)
+		for line := range strings.Lines(r.notes) {
+			words := strings.Fields(line)
+			switch {
+			case len(words) > 2 && words[0] == "scribe" && words[1] == "cert":
+				program.OK(t, nil, append(strings.Fields(local.Replace(strings.Join(words[1:], " "))), "--dir", filepath.Join(certs, "certs"))...)
+			case strings.Contains(line, "create secret generic"):
+				for _, m := range regexp.MustCompile(`--from-file=(\S+)=(\S+)`).FindAllStringSubmatch(line, -1) {
+					secret[m[1]] = filepath.Join(certs, m[2])
+				}
+			}
+		}
+		if len(secret) != 3 {
+			t.Fatalf("the notes do not say how to make the Secret:\n%s", r.notes)
+		}
+	}
+	c := startCell(t, r, store, func(w workload, p *place) {
+		if len(secret) == 0 {
+			makeSecret(p.replace)
+		}
+		putSecret(p.local("/etc/scribe/tls"), "tls.crt", "tls.key", "ca.crt")
+	})
+	admin := strings.TrimSpace(c.ok(0, nil, "token", "issue", "--can", "all:*", "--name", "admin"))
+	t.Setenv("SCRIBE_TOKEN", admin)
+	writer := c.ok(1, nil, "token", "issue", "--can", "write:web", "--name", "agents")
+
+	t.Setenv("SCRIBE_TOKEN", "")
+	socket := c.startAgent(r, "https://"+c.addresses["scribe-2"], func(w workload, p *place) {
+		putSecret(p.local("/etc/scribe/tls"), "ca.crt")
+		if err := os.WriteFile(p.local("/etc/scribe/token/token"), []byte(writer), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	})
+	program.OK(t, strings.NewReader("one\n"), "produce", "web", "--server", socket, "--ack", "committed")
+
+	// Who has neither a certificate nor a token gets nothing.
+	for _, name := range []string{"SCRIBE_CERT", "SCRIBE_KEY"} {
+		t.Setenv(name, "")
+	}
+	server := "https://" + c.addresses["scribe-0"]
+	if denied := program.Run(t, nil, "tail", "web", "--server", server, "--from", "earliest", "--until-end"); denied.Code != 4 {
+		t.Errorf("a stranger: exit code %d, %s%s", denied.Code, denied.Stdout, denied.Stderr)
+	}
+	t.Setenv("SCRIBE_TOKEN", admin)
+	if got := string(program.OK(t, nil, "tail", "web", "--server", server, "--from", "earliest", "--until-end", "-o", "raw")); got != "one\n" {
+		t.Errorf("read %q", got)
+	}
+}
+
+// await waits until something is so.
+func await(t testing.TB, what string, so func() bool) {
+	t.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(program.WaitLimit)
+	for !so() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("it does not come to be that %s", what)
+		}
+	}
+}

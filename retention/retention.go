@@ -32,7 +32,6 @@ type Keeper struct {
 		sync.Mutex
 		leads  bool
 		halted error
-		err    error // of the release
 		// throttles are by step. A step's recovery is not logged: its next failure is, if a minute has passed since the last warning.
 		throttles map[string]*logthrottle.Throttle
 	}
@@ -79,7 +78,7 @@ func prepare(cfg Config, deps Deps) (*Keeper, error) {
 }
 
 // Close stops the keeper and releases the lease, so that another keeper takes over at once and continues its work. Close may be
-// repeated. It fails when ctx ends first, or when the release failed.
+// repeated. It fails when ctx ends first.
 func (c *Keeper) Close(ctx context.Context) error {
 	c.end()
 	select {
@@ -88,9 +87,7 @@ func (c *Keeper) Close(ctx context.Context) error {
 		return fmt.Errorf("retention: close: a step is still running: %w", context.Cause(ctx))
 	}
 	c.metrics.Unregister()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.mu.err
+	return nil
 }
 
 // Halted returns a *HaltedError while the keeper leads but deletes nothing; else nil.
@@ -113,6 +110,9 @@ func (c *Keeper) setStatus(leads bool, halted error) {
 	c.mu.leads, c.mu.halted = leads, halted
 }
 
+// releaseTimeout bounds the release of the lease. It expires by itself, and a process that stops has accepted messages to drain yet.
+const releaseTimeout = 2 * time.Second
+
 // runTerms waits for the lease and leads, in turn.
 func (c *Keeper) runTerms() {
 	defer close(c.ended)
@@ -130,12 +130,11 @@ func (c *Keeper) runTerms() {
 			continue
 		}
 		// ctx has ended; the release gets a context of its own, so that the other keepers need not wait for the lease to expire.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.life), c.cfg.LeaseTTL)
-		err = t.releaseLease(ctx)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.life), min(c.cfg.LeaseTTL, releaseTimeout))
+		if err := t.releaseLease(ctx); err != nil {
+			c.log.Warn("failed to release the lease: another keeper leads once it has expired", "error", err)
+		}
 		cancel()
-		c.mu.Lock()
-		c.mu.err = err
-		c.mu.Unlock()
 	}
 }
 

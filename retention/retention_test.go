@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -189,6 +190,44 @@ func TestTerm(t *testing.T) {
 type silentLease struct{ fakeLease }
 
 func (*silentLease) Append(ctx context.Context, _ *metalog.Append) ([]metalog.Appended, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// TestReleaseWithoutAnswer: a keeper that can't release its lease ends soon all the same, since the process has more to do.
+func TestReleaseWithoutAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cell, log := newCell(), &mutedLease{}
+		c, err := New(DefaultConfig(), Deps{Log: log, Blobs: memory.New(), Control: cell, Categories: cell, Owner: "one"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for !c.Leads() {
+			<-time.After(time.Second)
+		}
+		synctest.Wait()
+		log.muted.Store(true)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		began := time.Now()
+		if err := c.Close(ctx); err != nil || time.Since(began) > 3*time.Second {
+			t.Errorf("closed after %v: %v", time.Since(began), err)
+		}
+	})
+}
+
+// mutedLease is an engine that stops to answer appends.
+type mutedLease struct {
+	fakeLease
+	muted atomic.Bool
+}
+
+func (m *mutedLease) AdvanceBoundary(context.Context, int64) (int64, error) { return 0, errAway }
+
+func (m *mutedLease) Append(ctx context.Context, a *metalog.Append) ([]metalog.Appended, error) {
+	if !m.muted.Load() {
+		return m.fakeLease.Append(ctx, a)
+	}
 	<-ctx.Done()
 	return nil, ctx.Err()
 }

@@ -101,6 +101,8 @@ type App struct {
 	stopped  error
 	// stops stop the started parts, in reverse order.
 	stops []stopStep
+	// shared is how many of them, the first ones, are of parts that roles share: none of those drains.
+	shared int
 	// leads are what other processes can lead in place of this one; they are handed over in reverse order.
 	leads []leadStep
 }
@@ -127,6 +129,9 @@ func Start(ctx context.Context, cfg Config, opts Options) (_ *App, err error) {
 		return nil, err
 	}
 	for _, m := range modules {
+		if m.name == firstRole {
+			a.shared = len(a.stops)
+		}
 		if !m.wanted(&a.cfg) {
 			continue
 		}
@@ -242,13 +247,19 @@ func (a *App) Stop(ctx context.Context) error {
 		ctx, cancel := a.limitStop(ctx)
 		defer cancel()
 		close(a.ended)
+		draining, drained := reserveTime(ctx)
+		defer drained()
 		var errs []error
-		for _, s := range slices.Backward(a.stops) {
+		for i, s := range slices.Backward(a.stops) {
+			within := ctx
+			if i >= a.shared {
+				within = draining
+			}
 			begin := time.Now()
-			if err := s.fn(ctx); err != nil {
+			if err := s.fn(within); err != nil {
 				errs = append(errs, fmt.Errorf("stop %s: %w", s.name, err))
 			}
-			a.log.Debug("stopped", "part", s.name, "took", time.Since(begin))
+			a.logStep("stopped", s.name, time.Since(begin))
 		}
 		a.stopped = errors.Join(errs...)
 		switch {
@@ -259,6 +270,30 @@ func (a *App) Stop(ctx context.Context) error {
 		}
 	})
 	return a.stopped
+}
+
+// reservedTime is what the parts that only end goroutines, which stop last, have left of a stop whose drains take all of their time: they need a moment
+// each, and their errors would hide which drain it was.
+const reservedTime = 2 * time.Second
+
+// reserveTime returns a context for drains, which ends a moment before ctx does.
+func reserveTime(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return ctx, func() {}
+	}
+	return context.WithDeadlineCause(ctx, deadline.Add(-min(reservedTime, time.Until(deadline)/4)), context.DeadlineExceeded)
+}
+
+// slowStep is the time from which on operators are told which step of a stop it is that takes long.
+const slowStep = 3 * time.Second
+
+func (a *App) logStep(done, part string, took time.Duration) {
+	level := slog.LevelDebug
+	if took >= slowStep {
+		level = slog.LevelWarn
+	}
+	a.log.Log(context.Background(), level, done, "part", part, "took", took)
 }
 
 func (a *App) onStop(name string, fn func(context.Context) error) {

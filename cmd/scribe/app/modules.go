@@ -40,6 +40,9 @@ type module struct {
 	start  func(*App, context.Context) error
 }
 
+// firstRole is the module from which on modules accept work, and have some to drain when they stop.
+const firstRole = "batcher"
+
 // modules are in start order: each after the modules whose parts it uses. They stop in reverse order, which loses nothing: first the process
 // leaves the cell, so that no new work is routed to it; then the write path stops from front to back, each role draining into the next; then
 // the shared parts.
@@ -52,7 +55,7 @@ var modules = []module{
 	{"metalog", (*Config).usesMetalog, (*App).startMetalog},
 	{"catalog", (*Config).needsCategories, (*App).startCatalog},
 	{"member list", func(c *Config) bool { return c.hasAny(WriteProxy, Batcher, ReadStream, ReadProxy, Sequencer) }, (*App).startMembers},
-	{"batcher", func(c *Config) bool { return c.Has(Batcher) }, (*App).startBatcher},
+	{firstRole, func(c *Config) bool { return c.Has(Batcher) }, (*App).startBatcher},
 	{"write proxy", func(c *Config) bool { return c.Has(WriteProxy) }, (*App).startWriteProxy},
 	{"scribed", func(c *Config) bool { return c.Has(Scribed) }, (*App).startScribed},
 	{"read stream", func(c *Config) bool { return c.Has(ReadStream) }, (*App).startReadStream},

@@ -1,11 +1,14 @@
 package app
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"scribe/internal/transport/rpc"
@@ -81,6 +84,35 @@ func TestStandAside(t *testing.T) {
 		a.ready.Store(false)
 		if err := a.Stop(t.Context()); err != nil || len(*events) != 2 {
 			t.Errorf("it did %q, %v", *events, err)
+		}
+	})
+}
+
+// TestStopBesideADrain: what ends after a drain that takes all of the time ends in an orderly way, and the log says which part it was.
+func TestStopBesideADrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		a := &App{log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})), ended: make(chan struct{})}
+		a.onStop("member list", func(ctx context.Context) error {
+			select {
+			case <-time.After(100 * time.Millisecond):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		a.shared = len(a.stops)
+		a.onStop("batcher", func(ctx context.Context) error {
+			<-ctx.Done()
+			return errors.New("a frame is left")
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		if err := a.Stop(ctx); err == nil || err.Error() != "stop batcher: a frame is left" {
+			t.Errorf("it stopped with %v", err)
+		}
+		if !strings.Contains(log.String(), "part=batcher took=28s") || strings.Contains(log.String(), "part=\"member list\"") {
+			t.Errorf("the log says %s", &log)
 		}
 	})
 }

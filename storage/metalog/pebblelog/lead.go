@@ -34,6 +34,7 @@ func (c *logCommitter) takeOver(head journal.Head) (leads bool) {
 	c.leading = l
 	c.known.Purge()
 	now := l.Head()
+	r.setOwner(now.Owner) // before the first beat: if that is not answered, this replica goes on from its own head at once
 	c.e.clock.lead(now.Bound)
 	if ahead := c.e.clock.microsAhead(); ahead > 2*c.e.clock.lease {
 		log.Warn("wall clock is behind the last persisted times: the engine's clock stands still until it catches up", "behind_us", ahead)

@@ -63,7 +63,7 @@ type replica struct {
 		// applied is the newest entry whose changes readers see, and time its time.
 		applied journal.Position
 		time    int64
-		// leading says that the committer leads, owner is the id with which it did so last.
+		// leading says that the committer leads, owner is the id with which it did so last, or tried to.
 		leading bool
 		owner   journal.ID
 		leader  *journal.Leader
@@ -196,8 +196,11 @@ func (r *replica) leads() bool {
 // beginLeading says that the committer leads since head.
 func (r *replica) beginLeading(l *journal.Leader) {
 	head := l.Head()
-	r.changeState(func() { r.mu.leading, r.mu.leader, r.mu.caught, r.mu.owner = true, l, head, head.Owner })
+	r.changeState(func() { r.mu.leading, r.mu.leader, r.mu.caught = true, l, head })
 }
+
+// setOwner says with which id this replica leads, or tries to.
+func (r *replica) setOwner(id journal.ID) { r.changeState(func() { r.mu.owner = id }) }
 
 func (r *replica) endLeading() { r.changeState(func() { r.mu.leading = false }) }
 

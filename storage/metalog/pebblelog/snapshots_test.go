@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -280,6 +281,45 @@ func TestJournalIsFull(t *testing.T) {
 			t.Errorf("%d records of %d: %v", len(entries), appended, err)
 		}
 		c.compare(t)
+		c.closeAll(t)
+	})
+}
+
+// A replica whose first beat was not answered does not take its own head for that of another one, whose silence it would have to wait for.
+func TestFirstBeatWithoutAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		options := seededOptions(1)
+		options.TakeoverAfter, options.BeatEvery = time.Minute, 250*time.Millisecond
+		c, _ := newCell(t, 2, options)
+		first := c.leader(t)
+		second := c.nodes[0]
+		if second == first {
+			second = c.nodes[1]
+		}
+		var away atomic.Int64 // until then changes are not answered, Unix nanoseconds
+		second.journal.SetFault(func(ctx context.Context, call memjournal.Call) error {
+			switch {
+			case call.Kind != memjournal.CallSwap || call.Done:
+			case time.Now().UnixNano() < away.Load():
+				<-ctx.Done()
+				return errCut
+			case call.Next.Term > call.Known.Term && away.Load() == 0:
+				away.Store(time.Now().Add(3 * time.Second).UnixNano())
+			}
+			return nil
+		})
+		if err := first.engine.HandOver(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		first.cut.Store(true)
+		began := time.Now()
+		for !second.leads() && time.Since(began) < 10*time.Minute {
+			waitFor(t.Context(), 100*time.Millisecond)
+		}
+		if took := time.Since(began); away.Load() == 0 || took < 2*time.Second || took > 10*time.Second {
+			t.Errorf("it leads after %v", took)
+		}
+		first.cut.Store(false)
 		c.closeAll(t)
 	})
 }

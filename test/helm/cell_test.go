@@ -1,6 +1,7 @@
 package helm
 
 import (
+	"cmp"
 	"crypto/tls"
 	"encoding/json"
 	"io"
@@ -26,7 +27,7 @@ func TestFlags(t *testing.T) {
 			r := mustRender(t, file, with(t, "blobs: {s3: {endpoint: 'http://127.0.0.1:1'}}"))
 			for _, w := range r.workloads() {
 				for _, pod := range w.names() {
-					p := r.place(w, pod, nil)
+					p := r.place(w, cmp.Or(w.container().argument("--upstream"), "an upstream"), "http://127.0.0.1:1")
 					env, args := w.container().started(pod, func(string, string) string { return "a secret" })
 					for _, variable := range env {
 						name, value, _ := strings.Cut(p.local(variable), "=")
@@ -67,14 +68,14 @@ type place struct {
 // local is a text of the pod for this machine.
 func (p *place) local(text string) string { return strings.NewReplacer(p.replace...).Replace(text) }
 
-// place makes the folders of a pod, and the files of its ConfigMaps, for which it has the names of more, as pairs. A socket's path is short, so its folder is elsewhere.
-func (r release) place(w workload, pod string, more []string) *place {
+// place makes the folders of a pod, and the files of its ConfigMaps. names are what is called otherwise on this machine, as pairs. A socket's path is at most some 100 bytes, so its folder is elsewhere.
+func (r release) place(w workload, names ...string) *place {
 	r.t.Helper()
-	p := &place{replace: more}
+	p := &place{replace: names}
 	for _, m := range w.container().VolumeMounts {
 		dir := filepath.Join(r.t.TempDir(), strings.Trim(strings.ReplaceAll(m.MountPath, "/", "-"), "-"))
 		if m.Name == "socket" {
-			short, err := os.MkdirTemp("", "s") //nolint:usetesting // the path of a socket is at most some 100 bytes, t.TempDir's are long
+			short, err := os.MkdirTemp("", "s")
 			if err != nil {
 				r.t.Fatal(err)
 			}
@@ -106,7 +107,7 @@ type cell struct {
 	nodes     []*program.Process
 	env       [][]string // of each node's pod
 	addresses map[string]string
-	// names replaces the names that Kubernetes would resolve.
+	// names are those that Kubernetes would resolve, and what they are here, as pairs.
 	names []string
 }
 
@@ -115,7 +116,7 @@ func startCell(t *testing.T, r release, store *s3test.Server, give func(w worklo
 	t.Helper()
 	w := r.nodes()
 	c := &cell{release: r, t: t, addresses: map[string]string{}}
-	for _, text := range strings.Split(w.container().argument("--cluster"), ",") {
+	for text := range strings.SplitSeq(w.container().argument("--cluster"), ",") {
 		name, address, _ := strings.Cut(text, "=")
 		c.addresses[name] = program.NodeAddress(t)
 		host, _, _ := net.SplitHostPort(address)
@@ -125,7 +126,7 @@ func startCell(t *testing.T, r release, store *s3test.Server, give func(w worklo
 	_, port, _ := net.SplitHostPort(w.container().argument("--listen"))
 	var outputs []io.Reader
 	for _, pod := range w.names() {
-		p := r.place(*w, pod, append([]string{"0.0.0.0:" + port, c.addresses[pod]}, c.names...))
+		p := r.place(*w, append([]string{"0.0.0.0:" + port, c.addresses[pod]}, c.names...)...)
 		give(*w, p)
 		env, args := w.container().started(pod, func(_, key string) string {
 			return map[string]string{"access-key": store.AccessKey, "secret-key": store.SecretKey}[key]
@@ -193,7 +194,7 @@ func (c *cell) startAgent(r release, upstream string, give func(w workload, p *p
 			continue
 		}
 		container := w.container()
-		p := r.place(w, w.Name, []string{container.argument("--upstream"), upstream, container.argument("--listen"), program.Reserve(c.t)})
+		p := r.place(w, container.argument("--upstream"), upstream, container.argument("--listen"), program.Reserve(c.t))
 		give(w, p)
 		env, args := container.started(w.Name, nil)
 		for i := range env {

@@ -2,6 +2,7 @@ package helm
 
 import (
 	"encoding/json"
+	"maps"
 	"net"
 	"os"
 	"path"
@@ -189,7 +190,7 @@ func TestWhoIsIn(t *testing.T) {
 	of := func(name string) certificate { return spec[certificate](r, r.find("Certificate", name)) }
 	nodes, agent, prometheus := of("scribe"), of("scribe-agent"), of("scribe-prometheus")
 	w := r.nodes()
-	for _, text := range strings.Split(w.container().argument("--cluster"), ",") {
+	for text := range strings.SplitSeq(w.container().argument("--cluster"), ",") {
 		host, _, _ := net.SplitHostPort(text[strings.Index(text, "=")+1:])
 		if !slices.Contains(nodes.DNSNames, host) {
 			t.Errorf("the certificate of the nodes is not for %s", host)
@@ -237,9 +238,7 @@ func TestMonitoringIsThatOfDeploy(t *testing.T) {
 	boards := map[string]string{}
 	for _, o := range r.list("ConfigMap") {
 		if o.Metadata.Labels["grafana_dashboard"] == "1" {
-			for name, text := range o.Data {
-				boards[name] = text
-			}
+			maps.Copy(boards, o.Data)
 		}
 	}
 	for _, file := range files {
@@ -310,7 +309,7 @@ func TestValuesAreInTheSchema(t *testing.T) {
 		if !ok {
 			return // it may be anything
 		}
-		if schema["additionalProperties"] != false {
+		if closed, ok := schema["additionalProperties"].(bool); !ok || closed {
 			t.Errorf("%s: the schema lets unknown names in", at)
 		}
 		for name, value := range values {

@@ -49,21 +49,15 @@ type pod struct {
 	EnableServiceLinks            *bool
 	AutomountServiceAccountToken  *bool
 	ServiceAccountName            string
-	HostNetwork                   bool
 	SecurityContext               struct {
-		RunAsNonRoot               bool
-		RunAsUser, FSGroup         int
-		SeccompProfile             struct{ Type string }
-		SupplementalGroupsPolicy   string
-		FSGroupChangePolicy        string
-		SupplementalGroupsReadable bool
+		RunAsNonRoot       bool
+		RunAsUser, FSGroup int
+		SeccompProfile     struct{ Type string }
 	}
 	Containers []container
 	Volumes    []struct {
 		Name      string
 		ConfigMap *struct{ Name string }
-		Secret    *struct{ SecretName string }
-		HostPath  *struct{ Path, Type string }
 	}
 }
 
@@ -83,7 +77,6 @@ type container struct {
 	}
 	VolumeMounts []struct {
 		Name, MountPath string
-		ReadOnly        bool
 	}
 	LivenessProbe, ReadinessProbe *probe
 	SecurityContext               struct {
@@ -95,13 +88,11 @@ type container struct {
 
 type probe struct {
 	HTTPGet *struct{ Path, Port, Scheme, Host string }
-	Exec    *struct{ Command []string }
 }
 
 type service struct {
 	ClusterIP                string
 	PublishNotReadyAddresses bool
-	InternalTrafficPolicy    string
 	Selector                 map[string]string
 	Ports                    []struct {
 		Name       string

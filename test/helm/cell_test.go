@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/tls"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -100,6 +101,46 @@ func (r release) place(w workload, names ...string) *place {
 	return p
 }
 
+// launch starts a pod as a process. names are what is called otherwise on this machine, as pairs; give puts what the pod has of Secrets into files, and secret returns it for variables.
+func (r release) launch(w workload, pod string, names []string, give func(p *place), secret func(name, key string) string) (process *program.Process, output io.Reader, env []string) {
+	r.t.Helper()
+	p := r.place(w, names...)
+	give(p)
+	env, args := w.container().started(pod, secret)
+	for i := range env {
+		env[i] = p.local(env[i])
+	}
+	for i := range args {
+		args[i] = p.local(args[i])
+	}
+	process, output = program.Launch(r.t, env, args...)
+	return process, output, env
+}
+
+// giveNothing is for pods without files of Secrets.
+func giveNothing(*place) {}
+
+// keysOf returns the keys of a store, under the names that Secrets have for them.
+func keysOf(store *s3test.Server) func(name, key string) string {
+	return func(_, key string) string {
+		return map[string]string{"access-key": store.AccessKey, "secret-key": store.SecretKey}[key]
+	}
+}
+
+// localNodes returns addresses on this machine for the nodes of a release, and what is called otherwise then, as pairs.
+func localNodes(t *testing.T, w *workload) (addresses map[string]string, names []string) {
+	t.Helper()
+	addresses = map[string]string{}
+	for text := range strings.SplitSeq(w.container().argument("--cluster"), ",") {
+		name, address, _ := strings.Cut(text, "=")
+		addresses[name] = program.NodeAddress(t)
+		host, _, _ := net.SplitHostPort(address)
+		local, _, _ := net.SplitHostPort(addresses[name])
+		names = append(names, address, addresses[name], host, local)
+	}
+	return addresses, names
+}
+
 // cell are the nodes of a release as processes on this machine.
 type cell struct {
 	release
@@ -107,55 +148,40 @@ type cell struct {
 	nodes     []*program.Process
 	env       [][]string // of each node's pod
 	addresses map[string]string
-	// names are those that Kubernetes would resolve, and what they are here, as pairs.
-	names []string
 }
 
 // startCell starts the nodes of a release. give puts what the pods have of Secrets into their places.
-func startCell(t *testing.T, r release, store *s3test.Server, give func(w workload, p *place)) *cell {
+func startCell(t *testing.T, r release, store *s3test.Server, give func(p *place)) *cell {
 	t.Helper()
 	w := r.nodes()
-	c := &cell{release: r, t: t, addresses: map[string]string{}}
-	for text := range strings.SplitSeq(w.container().argument("--cluster"), ",") {
-		name, address, _ := strings.Cut(text, "=")
-		c.addresses[name] = program.NodeAddress(t)
-		host, _, _ := net.SplitHostPort(address)
-		local, _, _ := net.SplitHostPort(c.addresses[name])
-		c.names = append(c.names, address, c.addresses[name], host, local)
-	}
-	_, port, _ := net.SplitHostPort(w.container().argument("--listen"))
+	addresses, names := localNodes(t, w)
+	c := &cell{release: r, t: t, addresses: addresses}
 	var outputs []io.Reader
 	for _, pod := range w.names() {
-		p := r.place(*w, append([]string{"0.0.0.0:" + port, c.addresses[pod]}, c.names...)...)
-		give(*w, p)
-		env, args := w.container().started(pod, func(_, key string) string {
-			return map[string]string{"access-key": store.AccessKey, "secret-key": store.SecretKey}[key]
-		})
-		for i := range env {
-			env[i] = p.local(env[i])
-		}
-		for i := range args {
-			args[i] = p.local(args[i])
-		}
-		node, output := program.Launch(t, env, args...)
+		node, output, env := r.launch(*w, pod, append([]string{w.container().argument("--listen"), addresses[pod]}, names...), give, keysOf(store))
 		c.nodes, c.env, outputs = append(c.nodes, node), append(c.env, env), append(outputs, output)
-		c.probe(w.container().LivenessProbe, c.addresses[pod])
+		c.probe(node, w.container().LivenessProbe, addresses[pod])
 	}
 	for i, node := range c.nodes {
 		node.AwaitReady(outputs[i])
-		c.probe(w.container().ReadinessProbe, c.addresses[w.names()[i]])
+		c.probe(node, w.container().ReadinessProbe, addresses[w.names()[i]])
 	}
 	return c
 }
 
 // probe asks what the kubelet would ask, as it does, without looking at certificates, until the answer is good.
-func (c *cell) probe(p *probe, address string) {
+func (c *cell) probe(node *program.Process, p *probe, address string) {
 	c.t.Helper()
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // as the kubelet
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport}
 	url := strings.ToLower(p.HTTPGet.Scheme) + "://" + address + p.HTTPGet.Path
 	await(c.t, url+" answers", func() bool {
+		select {
+		case <-node.Done:
+			c.t.Fatalf("%s ended: %v\n%s", node.Name, node.Err, node.Log)
+		default:
+		}
 		res, err := client.Get(url)
 		if err != nil {
 			return false
@@ -186,26 +212,22 @@ func (c *cell) ok(node int, stdin io.Reader, args ...string) string {
 	return string(r.Stdout)
 }
 
-// startAgent starts an agent of a release, with another upstream.
-func (c *cell) startAgent(r release, upstream string, give func(w workload, p *place)) (socket string) {
+// startAgent starts an agent of a release, with another upstream, and returns the address of its socket.
+func (c *cell) startAgent(r release, upstream string, give func(p *place)) (socket string) {
 	c.t.Helper()
 	for _, w := range r.workloads() {
 		if w.Replicas > 0 {
 			continue
 		}
 		container := w.container()
-		p := r.place(w, container.argument("--upstream"), upstream, container.argument("--listen"), program.Reserve(c.t))
-		give(w, p)
-		env, args := container.started(w.Name, nil)
-		for i := range env {
-			env[i] = p.local(env[i])
-		}
-		for i := range args {
-			args[i] = p.local(args[i])
-		}
-		agent := program.Serve(c.t, env, args...)
+		names := []string{container.argument("--upstream"), upstream, container.argument("--listen"), program.Reserve(c.t)}
+		agent, output, _ := r.launch(w, w.names()[0], names, func(p *place) {
+			socket = "unix:" + p.local(container.argument("--socket"))
+			give(p)
+		}, nil)
+		agent.AwaitReady(output)
 		c.t.Cleanup(agent.Stop)
-		return "unix:" + p.local(container.argument("--socket"))
+		return socket
 	}
 	c.t.Fatal("the release has no agent")
 	return ""
@@ -216,12 +238,12 @@ func (c *cell) startAgent(r release, upstream string, give func(w workload, p *p
 func TestCell(t *testing.T) {
 	store := s3test.Start(t)
 	r := mustRender(t, chart+"/ci/defaults.yaml", with(t, "blobs: {s3: {endpoint: 'http://"+store.Endpoint+"', bucket: "+store.Bucket+"}}"))
-	c := startCell(t, r, store, func(workload, *place) {})
+	c := startCell(t, r, store, giveNothing)
 	if list := c.ok(2, nil, "node", "list"); strings.Count(list, " up ") != 3 {
 		t.Errorf("the nodes are\n%s", list)
 	}
 	agent := mustRender(t, chart+"/ci/agent.yaml", with(t, "agent: {settings: {inputs: null}}"))
-	socket := c.startAgent(agent, "http://"+c.addresses["scribe-1"], func(workload, *place) {})
+	socket := c.startAgent(agent, "http://"+c.addresses["scribe-1"], giveNothing)
 	program.OK(t, strings.NewReader("one\n"), "produce", "web", "--server", socket, "--ack", "committed")
 
 	c.nodes[0].Terminate()
@@ -264,7 +286,7 @@ func TestSecureCell(t *testing.T) {
 			t.Fatalf("the notes do not say how to make the Secret:\n%s", r.notes)
 		}
 	}
-	c := startCell(t, r, store, func(w workload, p *place) {
+	c := startCell(t, r, store, func(p *place) {
 		if len(secret) == 0 {
 			makeSecret(p.replace)
 		}
@@ -275,7 +297,7 @@ func TestSecureCell(t *testing.T) {
 	writer := c.ok(1, nil, "token", "issue", "--can", "write:web", "--name", "agents")
 
 	t.Setenv("SCRIBE_TOKEN", "")
-	socket := c.startAgent(r, "https://"+c.addresses["scribe-2"], func(w workload, p *place) {
+	socket := c.startAgent(r, "https://"+c.addresses["scribe-2"], func(p *place) {
 		putSecret(p.local("/etc/scribe/tls"), "ca.crt")
 		if err := os.WriteFile(p.local("/etc/scribe/token/token"), []byte(writer), 0o600); err != nil {
 			t.Fatal(err)
@@ -293,6 +315,62 @@ func TestSecureCell(t *testing.T) {
 	}
 	t.Setenv("SCRIBE_TOKEN", admin)
 	if got := string(program.OK(t, nil, "tail", "web", "--server", server, "--from", "earliest", "--until-end", "-o", "raw")); got != "one\n" {
+		t.Errorf("read %q", got)
+	}
+}
+
+// TestGrowingCell takes a cell through the procedures of docs/operations.md: one process becomes the first of three nodes, with what it has, and these become five, each once the cell has a place for it.
+func TestGrowingCell(t *testing.T) {
+	store := s3test.Start(t)
+	sized := func(values string) release {
+		return mustRender(t, chart+"/ci/defaults.yaml", with(t, "blobs: {s3: {endpoint: 'http://"+store.Endpoint+"', bucket: "+store.Bucket+"}}\nnodes: "+values))
+	}
+	one, three, five := sized("{count: 1}"), sized("{count: 3, adopt: true}"), sized("{count: 5, adopt: true}")
+	addresses, names := localNodes(t, five.nodes())
+	c := &cell{release: five, t: t, addresses: addresses, nodes: make([]*program.Process, 5), env: make([][]string, 5)}
+	folders := t.TempDir()
+	launch := func(r release, i int) io.Reader {
+		w := r.nodes()
+		pod := fmt.Sprint("scribe-", i)
+		var output io.Reader
+		c.nodes[i], output, c.env[i] = r.launch(*w, pod, append([]string{w.container().argument("--listen"), addresses[pod], "/data", filepath.Join(folders, pod)}, names...), giveNothing, keysOf(store))
+		return output
+	}
+	restart := func(r release, i int) {
+		c.nodes[i].Stop()
+		output := launch(r, i)
+		c.nodes[i].AwaitReady(output)
+	}
+	output := launch(one, 0)
+	c.nodes[0].AwaitReady(output)
+	c.ok(0, strings.NewReader("one\n"), "produce", "web")
+
+	// The new nodes wait for the first one, which is not a node yet.
+	second, third := launch(three, 1), launch(three, 2)
+	restart(three, 0)
+	c.nodes[1].AwaitReady(second)
+	c.nodes[2].AwaitReady(third)
+	c.ok(1, strings.NewReader("two\n"), "produce", "web")
+
+	for _, i := range []int{3, 4} {
+		launch(five, i)
+		<-c.nodes[i].Done
+		if text := fmt.Sprint(c.nodes[i].Log); !strings.Contains(text, "is not one of the cell's nodes") {
+			t.Fatalf("a node without a place ended with %v:\n%s", c.nodes[i].Err, text)
+		}
+		name := fmt.Sprint("scribe-", i)
+		c.ok(0, nil, "node", "add", name+"="+addresses[name])
+		output := launch(five, i)
+		c.nodes[i].AwaitReady(output)
+	}
+	// The others get the new list, the last one first.
+	for _, i := range []int{2, 1, 0} {
+		restart(five, i)
+	}
+	if list := c.ok(4, nil, "node", "list"); strings.Count(list, " up ") != 5 {
+		t.Errorf("the nodes are\n%s", list)
+	}
+	if got := c.ok(4, nil, "tail", "web", "--from", "earliest", "--until-end", "-o", "raw"); got != "one\ntwo\n" {
 		t.Errorf("read %q", got)
 	}
 }

@@ -364,6 +364,9 @@ func TestPackage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if labels := got.find("StatefulSet", "scribe").Metadata.Labels; labels["helm.sh/chart"] != "scribe-1.2.3-rc.1" || labels["app.kubernetes.io/version"] != "1.2.3-rc.1" {
+		t.Errorf("the package is of another version: %v", labels)
+	}
 	want := mustRender(t, values)
 	if len(got.objects) != len(want.objects) {
 		t.Fatalf("the package renders %d objects, and the folder %d", len(got.objects), len(want.objects))

@@ -212,6 +212,22 @@ func (c *cell) ok(node int, stdin io.Reader, args ...string) string {
 	return string(r.Stdout)
 }
 
+// helmTest runs what `helm test` does, at a node in place of the Service, and with the authority in a file, if there is one.
+func (c *cell) helmTest(address, authority string) {
+	c.t.Helper()
+	p := spec[pod](c.release, c.find("Pod", "scribe-test-ready"))
+	_, args := p.Containers[0].started("", nil)
+	for i := range args {
+		args[i] = strings.ReplaceAll(args[i], "scribe.default.svc.cluster.local:7420", address)
+	}
+	if len(p.Containers[0].Env) > 0 {
+		c.t.Setenv(p.Containers[0].Env[0].Name, authority)
+	}
+	if out := string(program.OK(c.t, nil, args...)); !strings.HasPrefix(out, "ok") {
+		c.t.Errorf("the test says %q", out)
+	}
+}
+
 // startAgent starts an agent of a release, with another upstream, and returns the address of its socket.
 func (c *cell) startAgent(r release, upstream string, give func(p *place)) (socket string) {
 	c.t.Helper()
@@ -242,6 +258,7 @@ func TestCell(t *testing.T) {
 	if list := c.ok(2, nil, "node", "list"); strings.Count(list, " up ") != 3 {
 		t.Errorf("the nodes are\n%s", list)
 	}
+	c.helmTest(c.addresses["scribe-1"], "")
 	agent := mustRender(t, chart+"/ci/agent.yaml", with(t, "agent: {settings: {inputs: null}}"))
 	socket := c.startAgent(agent, "http://"+c.addresses["scribe-1"], giveNothing)
 	program.OK(t, strings.NewReader("one\n"), "produce", "web", "--server", socket, "--ack", "committed")
@@ -292,6 +309,7 @@ func TestSecureCell(t *testing.T) {
 		}
 		putSecret(p.local("/etc/scribe/tls"), "tls.crt", "tls.key", "ca.crt")
 	})
+	c.helmTest(c.addresses["scribe-1"], secret["ca.crt"])
 	admin := strings.TrimSpace(c.ok(0, nil, "token", "issue", "--can", "all:*", "--name", "admin"))
 	t.Setenv("SCRIBE_TOKEN", admin)
 	writer := c.ok(1, nil, "token", "issue", "--can", "write:web", "--name", "agents")

@@ -37,6 +37,65 @@ func TestManifests(t *testing.T) {
 	}
 }
 
+// TestObjects: a release has what its values ask for, and nothing else.
+func TestObjects(t *testing.T) {
+	for file, want := range map[string]string{
+		"defaults.yaml": "ConfigMap/scribe-nodes Pod/scribe-test-ready PodDisruptionBudget/scribe Service/scribe Service/scribe-nodes ServiceAccount/scribe StatefulSet/scribe",
+		"agent.yaml":    "ConfigMap/scribe-agent DaemonSet/scribe-agent ServiceAccount/scribe-agent",
+		"everything.yaml": "Certificate/scribe Certificate/scribe-agent Certificate/scribe-ca Certificate/scribe-prometheus ConfigMap/scribe-agent ConfigMap/scribe-dashboard-agents ConfigMap/scribe-dashboard-categories " +
+			"ConfigMap/scribe-dashboard-cell ConfigMap/scribe-dashboard-metadata ConfigMap/scribe-nodes DaemonSet/scribe-agent Issuer/scribe-ca Issuer/scribe-selfsigned NetworkPolicy/scribe Pod/scribe-test-ready " +
+			"PodDisruptionBudget/scribe PrometheusRule/scribe-alerts PrometheusRule/scribe-recording Service/scribe Service/scribe-agent Service/scribe-nodes ServiceAccount/scribe ServiceAccount/shipper " +
+			"ServiceMonitor/scribe-agent ServiceMonitor/scribe-nodes StatefulSet/scribe",
+	} {
+		r := mustRender(t, chart+"/ci/"+file)
+		var got []string
+		for _, text := range r.objects {
+			var o object
+			if err := json.Unmarshal(text, &o); err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, o.Kind+"/"+o.Metadata.Name)
+		}
+		slices.Sort(got)
+		if text := strings.Join(got, " "); text != want {
+			t.Errorf("%s makes\n%s\nwant\n%s", file, text, want)
+		}
+	}
+
+	r := mustRender(t, chart+"/ci/defaults.yaml")
+	if budget := spec[struct{ MaxUnavailable int }](r, r.find("PodDisruptionBudget", "scribe")); budget.MaxUnavailable != 1 {
+		t.Errorf("%d nodes may be away at a time", budget.MaxUnavailable)
+	}
+	spread := spec[struct {
+		Template struct {
+			Spec struct {
+				Affinity struct {
+					PodAntiAffinity struct {
+						RequiredDuringSchedulingIgnoredDuringExecution []struct {
+							TopologyKey   string
+							LabelSelector selector
+						}
+					}
+				}
+				TopologySpreadConstraints []struct {
+					TopologyKey   string
+					LabelSelector selector
+				}
+			}
+		}
+	}](r, r.find("StatefulSet", "scribe")).Template.Spec
+	own := r.nodes().Selector.MatchLabels
+	hosts, zones := spread.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, spread.TopologySpreadConstraints
+	if len(hosts) != 1 || hosts[0].TopologyKey != "kubernetes.io/hostname" || !maps.Equal(hosts[0].LabelSelector.MatchLabels, own) ||
+		len(zones) != 1 || zones[0].TopologyKey != "topology.kubernetes.io/zone" || !maps.Equal(zones[0].LabelSelector.MatchLabels, own) {
+		t.Errorf("nodes are not apart: %+v", spread)
+	}
+	r = mustRender(t, chart+"/ci/secure.yaml")
+	if role := r.find("ServiceAccount", "scribe").Metadata.Annotations["eks.amazonaws.com/role-arn"]; role == "" {
+		t.Error("the service account has no role")
+	}
+}
+
 // checkPod: what a pod mounts is there, it is stopped in good order, and it may do little.
 func checkPod(t *testing.T, r release, w workload) {
 	t.Helper()

@@ -212,6 +212,15 @@ func (c *cell) ok(node int, stdin io.Reader, args ...string) string {
 	return string(r.Stdout)
 }
 
+// awaitUp waits until the list of nodes, at one of them, shows so many as up, as the procedures ask for before each step.
+func (c *cell) awaitUp(node, count int) {
+	c.t.Helper()
+	await(c.t, fmt.Sprint(count, " nodes are up"), func() bool {
+		r := c.exec(node, nil, "node", "list")
+		return r.Code == 0 && strings.Count(string(r.Stdout), " up ") == count
+	})
+}
+
 // helmTest runs what `helm test` does, at a node in place of the Service, and with the authority in a file, if there is one.
 func (c *cell) helmTest(address, authority string) {
 	c.t.Helper()
@@ -255,9 +264,7 @@ func TestCell(t *testing.T) {
 	store := s3test.Start(t)
 	r := mustRender(t, chart+"/ci/defaults.yaml", with(t, "blobs: {s3: {endpoint: 'http://"+store.Endpoint+"', bucket: "+store.Bucket+"}}"))
 	c := startCell(t, r, store, giveNothing)
-	if list := c.ok(2, nil, "node", "list"); strings.Count(list, " up ") != 3 {
-		t.Errorf("the nodes are\n%s", list)
-	}
+	c.awaitUp(2, 3)
 	c.helmTest(c.addresses["scribe-1"], "")
 	agent := mustRender(t, chart+"/ci/agent.yaml", with(t, "agent: {settings: {inputs: null}}"))
 	socket := c.startAgent(agent, "http://"+c.addresses["scribe-1"], giveNothing)
@@ -371,6 +378,7 @@ func TestGrowingCell(t *testing.T) {
 	c.ok(1, strings.NewReader("two\n"), "produce", "web")
 
 	for _, i := range []int{3, 4} {
+		c.awaitUp(0, i)
 		launch(five, i)
 		<-c.nodes[i].Done
 		if text := fmt.Sprint(c.nodes[i].Log); !strings.Contains(text, "is not one of the cell's nodes") {
@@ -383,11 +391,10 @@ func TestGrowingCell(t *testing.T) {
 	}
 	// The others get the new list, the last one first.
 	for _, i := range []int{2, 1, 0} {
+		c.awaitUp(4, 5)
 		restart(five, i)
 	}
-	if list := c.ok(4, nil, "node", "list"); strings.Count(list, " up ") != 5 {
-		t.Errorf("the nodes are\n%s", list)
-	}
+	c.awaitUp(4, 5)
 	if got := c.ok(4, nil, "tail", "web", "--from", "earliest", "--until-end", "-o", "raw"); got != "one\ntwo\n" {
 		t.Errorf("read %q", got)
 	}

@@ -217,6 +217,9 @@ func (a *accumulator) addSpan(now time.Time, t *categoryAccount, to logTarget, p
 	} else if counted {
 		t.queue.countPayload(pl, -1)
 	}
+	if to.key != nil {
+		pl.key = to.key
+	}
 	pl.spans = append(pl.spans, p)
 	pl.bytes += p.bytes
 	pl.frames += len(p.frames)

@@ -21,6 +21,7 @@ import (
 	"scribe/internal/role/request"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/blob/encryption"
 	"scribe/storage/metalog"
 )
 
@@ -42,6 +43,8 @@ type Deps struct {
 	Blobs      Blobs
 	Log        Log
 	Categories request.Catalog
+	// Keys has the keys of encrypted categories; nil: frames of these are refused.
+	Keys Keys
 	// ReadProxies returns the read proxies of the cell, the same slice until they change; nil means that no blocks are pushed.
 	ReadProxies func() []ReadProxy
 	// Provision tells which logs to open before their records come, by the id Owner; nil: none.
@@ -58,6 +61,12 @@ type Deps struct {
 	Clock func() time.Time
 	// Random draws jitter, the ids of blobs and of the run; nil means the machine's randomness.
 	Random *entropy.Source
+}
+
+// Keys has the keys that payloads are encrypted with: encryption.Keys.
+type Keys interface {
+	// WritingKey returns a generation of a category's key, without waiting for anything.
+	WritingKey(category, generation uint32) (*encryption.Key, error)
 }
 
 func (d *Deps) validate() error {

@@ -10,6 +10,7 @@ import (
 	"scribe/batcher/arena"
 	"scribe/internal/base/buffers"
 	"scribe/internal/format/pointer"
+	"scribe/storage/blob/encryption"
 )
 
 // maxScratch bounds the memory that a worker keeps between blocks, in bytes. Larger blocks, of a single huge frame, are rare.
@@ -140,8 +141,14 @@ func (c *blockCompressor) compressBlocks(enc *zstd.Encoder) {
 			b.codec, out = pointer.CodecNone, src
 		}
 		// The copy has the compressed size, the scratch buffer the raw size.
-		b.stored = c.pool.Get(len(out))
-		copy(b.stored.B, out)
+		if key := b.key(); key != nil {
+			b.stored = c.pool.Get(len(out) + pointer.EncryptionOverhead)
+			b.stored.B = key.AppendBlock(b.stored.B[:0], b.codec, out, b.raw)
+			b.codec = b.codec.Encrypted()
+		} else {
+			b.stored = c.pool.Get(len(out))
+			copy(b.stored.B, out)
+		}
 		if cap(scratch) > maxScratch {
 			scratch = nil
 		}
@@ -150,6 +157,16 @@ func (c *blockCompressor) compressBlocks(enc *zstd.Encoder) {
 		}
 		c.done(b)
 	}
+}
+
+// key returns the key to encrypt the block with; nil for none. If the category's key changed meanwhile, it is one of both.
+func (b *block) key() *encryption.Key {
+	for _, pl := range b.payloads {
+		if pl.key != nil {
+			return pl.key
+		}
+	}
+	return nil
 }
 
 // appendSegments appends the memory segments of the block's frames.

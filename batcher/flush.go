@@ -11,6 +11,7 @@ import (
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/blob/encryption"
 	"scribe/storage/metalog"
 )
 
@@ -100,6 +101,8 @@ type logTarget struct {
 	exactlyOnce bool
 	// bound: the logical shard has one log, at writer slot 0.
 	bound bool
+	// key encrypts frames of the category; nil if it is not encrypted.
+	key *encryption.Key
 	// settings is the category as it was looked up, for the footers of blobs; nil in tests. It is immutable.
 	settings *scribev1.Category
 }
@@ -147,6 +150,8 @@ type payload struct {
 	runs     int
 	waiters  int // spans whose request waits for the commit, because somebody waits for it
 	lingered int // those whose request waits, but nobody else
+	// key is that of its last frame; nil if the category is not encrypted.
+	key *encryption.Key
 
 	block  *block // set once the payload is queued for compression
 	offset int    // in the raw block
@@ -253,7 +258,7 @@ type block struct {
 
 	// Set by the compressor.
 	codec  pointer.Codec
-	stored *buffers.Buffer
+	stored *buffers.Buffer // encrypted, if a payload's category is
 
 	// parts counts the parts that have payloads of the block.
 	parts atomic.Int32

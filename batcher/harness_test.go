@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -21,6 +23,7 @@ import (
 	"scribe/internal/role/request"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/blob/encryption"
 	"scribe/storage/blob/layout"
 	"scribe/storage/blob/memory"
 	"scribe/storage/metalog"
@@ -228,6 +231,7 @@ type cell struct {
 	store   *faultyStore
 	log     *faultyLog
 	catalog catalog
+	keys    *encryption.Keys
 	slot    atomic.Uint32
 	*Batcher
 }
@@ -252,6 +256,17 @@ func newLog(t testing.TB) metalog.Log {
 	return engine
 }
 
+// keyFile makes a file with a key.
+func keyFile(t testing.TB) string {
+	t.Helper()
+	line, err := encryption.NewFileKey("test", nil)
+	path := filepath.Join(t.TempDir(), "keys")
+	if err := errors.Join(err, os.WriteFile(path, []byte(line), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // newCell starts a batcher over log, a new one when it is nil, and store, likewise.
 func newCell(t testing.TB, cfg Config, log metalog.Log, store *memory.Store) *cell {
 	t.Helper()
@@ -268,9 +283,13 @@ func newCellWith(t testing.TB, cfg Config, log metalog.Log, store *memory.Store,
 	}
 	c := &cell{t: t, store: &faultyStore{Store: store}, log: &faultyLog{Log: log}, catalog: testCatalog()}
 	c.slot.Store(7)
-	deps := Deps{Blobs: c.store, Log: c.log, Categories: c.catalog, Slot: func() uint16 { return uint16(c.slot.Load()) }, Owner: "test"}
-	edit(&deps)
 	var err error
+	if c.keys, err = encryption.NewKeys(encryption.Config{Store: store, Wrapper: encryption.KeyFile{Path: keyFile(t)}}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.keys.Close)
+	deps := Deps{Keys: c.keys, Blobs: c.store, Log: c.log, Categories: c.catalog, Slot: func() uint16 { return uint16(c.slot.Load()) }, Owner: "test"}
+	edit(&deps)
 	if c.Batcher, err = New(cfg, deps); err != nil {
 		t.Fatal(err)
 	}
@@ -372,7 +391,12 @@ func (c *cell) payload(encoded []byte) []byte {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	raw, err := layout.Decompress(nil, p.Codec, stored, int(p.BlockRawLen))
+	if p.Codec.IsEncrypted() {
+		if stored, err = c.keys.DecryptBlock(c.t.Context(), p.Codec, stored, int(p.BlockRawLen)); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	raw, err := layout.Decompress(nil, p.Codec.Compression(), stored, int(p.BlockRawLen))
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -462,7 +486,7 @@ func (c *cell) verify() {
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		if err := layout.Verify(c.t.Context(), c.store.Store, info.Key); err != nil {
+		if _, err := layout.Verify(c.t.Context(), c.store.Store, info.Key, c.keys); err != nil {
 			c.t.Errorf("blob %s: %v", info.Key, err)
 		}
 	}

@@ -2,6 +2,7 @@ package batcher
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -375,7 +376,7 @@ func (b *Batcher) parseRequest(ctx context.Context, data []byte, followers reque
 		list     request.FollowList
 		in       = &parsedRequest{}
 		resolver = b.categories.NewResolver()
-		logs     = logFinder{slot: b.deps.Slot(), retryAfter: b.cfg.RetryMax}
+		logs     = logFinder{slot: b.deps.Slot(), retryAfter: b.cfg.RetryMax, keys: b.deps.Keys}
 		current  *routedSpan
 	)
 	if spans, ok := b.recycled.Get().(*[]routedSpan); ok {
@@ -461,7 +462,10 @@ func (in *parsedRequest) assignFrames() {
 type logFinder struct {
 	slot       uint16
 	retryAfter time.Duration
+	keys       Keys // nil if the process has none
 	last       logTarget
+	// keyErr says why there is no key of the last category, which is encrypted.
+	keyErr error
 }
 
 // findLog returns the target of frames of a category's logical shard.
@@ -474,6 +478,11 @@ func (l *logFinder) findLog(c *scribev1.Category, shard uint32) (logTarget, erro
 			bound:       c.OneLog(),
 			settings:    c,
 		}
+		l.keyErr = l.findKey(c)
+	}
+	if l.keyErr != nil {
+		return logTarget{}, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, l.retryAfter,
+			"category %q is encrypted, and the batcher has no key for it: %w", c.GetName(), l.keyErr)
 	}
 	if l.slot == 0 && !l.last.bound {
 		return logTarget{}, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, l.retryAfter,
@@ -482,6 +491,20 @@ func (l *logFinder) findLog(c *scribev1.Category, shard uint32) (logTarget, erro
 	l.last.shard = logOf(c, shard, l.slot)
 	return l.last, nil
 }
+
+// findKey sets the key of the last target, whose category is c. It does not wait: a key that is on its way is there when the writer tries again.
+func (l *logFinder) findKey(c *scribev1.Category) (err error) {
+	if !c.GetEncrypted() {
+		return nil
+	}
+	if l.keys == nil {
+		return errNoKeys
+	}
+	l.last.key, err = l.keys.WritingKey(c.GetId(), c.GetKeyGeneration())
+	return err
+}
+
+var errNoKeys = errors.New("it was started without --encryption-key-file")
 
 // logOf returns the log of a category's logical shard: that of the writer slot, or the shard's only log.
 func logOf(c *scribev1.Category, shard uint32, slot uint16) record.ShardID {

@@ -44,6 +44,9 @@ func (c *ControlPlane) CreateCategory(ctx context.Context, req *scribev1.CreateC
 	setDefaults(cat)
 	cat.Cache = cachePolicy(cat.GetCache())
 	cat.FormerLayouts, cat.LayoutsForgotten, cat.Ranges, cat.Lineage = nil, false, nil, nil // a new category has had none
+	if cat.KeyGeneration = 0; cat.GetEncrypted() {
+		cat.KeyGeneration = 1
+	}
 	if err := checkCategory(cat, nil, false, what); err != nil {
 		return nil, err
 	}
@@ -59,6 +62,11 @@ func (c *ControlPlane) CreateCategory(ctx context.Context, req *scribev1.CreateC
 		}
 		if err := c.awaitRetired(ctx, what, cat.GetName()); err != nil {
 			return nil, err
+		}
+		if cat.GetEncrypted() {
+			if err := c.checkKeys(ctx, what); err != nil {
+				return nil, err
+			}
 		}
 		err = c.insertCategory(ctx, what, cat)
 		if err == nil {
@@ -302,6 +310,9 @@ func (c *ControlPlane) UpdateCategory(ctx context.Context, req *scribev1.UpdateC
 	cat, err := c.changeCategory(ctx, t, func(before *scribev1.Category) ([]kv.Op, *scribev1.Category, error) {
 		after := applyUpdate(before, req)
 		var v request.Violations
+		if req.GetRotateKey() && !after.GetEncrypted() {
+			v.Add("rotate_key", "the category is not encrypted")
+		}
 		if divideShards(&v, before, after, req); len(v) > 0 {
 			return nil, nil, v.Err(t.String())
 		}
@@ -310,6 +321,11 @@ func (c *ControlPlane) UpdateCategory(ctx context.Context, req *scribev1.UpdateC
 		}
 		if err := checkCategory(after, before, req.GetForceSchema(), t.String()); err != nil {
 			return nil, nil, err
+		}
+		if after.GetEncrypted() && !before.GetEncrypted() {
+			if err := c.checkKeys(ctx, t.String()); err != nil {
+				return nil, nil, err
+			}
 		}
 		if proto.Equal(before, after) { // the schema is another text of the newest version
 			return nil, before, nil
@@ -338,6 +354,10 @@ func applyUpdate(before *scribev1.Category, req *scribev1.UpdateCategoryRequest)
 	setGiven(&after.Repeatable, req.Repeatable)
 	setGiven(&after.Schema, req.Schema)
 	setGiven(&after.AutoSplit, req.AutoSplit)
+	setGiven(&after.Encrypted, req.Encrypted)
+	if after.GetEncrypted() && (after.GetKeyGeneration() == 0 || req.GetRotateKey()) {
+		after.KeyGeneration++
+	}
 	if req.QuotaMode != nil {
 		after.QuotaMode = cmp.Or(req.GetQuotaMode(), scribev1.QuotaMode_QUOTA_MODE_BLOCK)
 	}

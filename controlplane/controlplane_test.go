@@ -215,6 +215,70 @@ func TestUpdateCategory(t *testing.T) {
 	wantReason(t, err, scribev1.Reason_REASON_UNKNOWN_CATEGORY)
 }
 
+// TestEncrypted: the number of a category's key is the control plane's: 1 once it is encrypted, and one more with each rotation.
+func TestEncrypted(t *testing.T) {
+	c := start(t, newStore(t), nil)
+	resp, err := c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: "secret", Encrypted: true, KeyGeneration: 77}})
+	if got := resp.GetCategory(); err != nil || !got.GetEncrypted() || got.GetKeyGeneration() != 1 {
+		t.Fatalf("%v, %v", got, err)
+	}
+	resp, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: "open", KeyGeneration: 77}})
+	if got := resp.GetCategory(); err != nil || got.GetEncrypted() || got.GetKeyGeneration() != 0 {
+		t.Fatalf("%v, %v", got, err)
+	}
+	_, err = c.UpdateCategory(t.Context(), &scribev1.UpdateCategoryRequest{Name: "open", RotateKey: true})
+	wantReason(t, err, scribev1.Reason_REASON_INVALID, "rotate_key: the category is not encrypted")
+	for i, step := range []struct {
+		req        *scribev1.UpdateCategoryRequest
+		encrypted  bool
+		generation uint32
+	}{
+		{&scribev1.UpdateCategoryRequest{Encrypted: new(true)}, true, 1},
+		{&scribev1.UpdateCategoryRequest{Encrypted: new(true)}, true, 1},
+		{&scribev1.UpdateCategoryRequest{RotateKey: true}, true, 2},
+		{&scribev1.UpdateCategoryRequest{Encrypted: new(false)}, false, 2}, // what is stored needs its key
+		{&scribev1.UpdateCategoryRequest{Encrypted: new(true)}, true, 2},
+		{&scribev1.UpdateCategoryRequest{Encrypted: new(true), RotateKey: true}, true, 3},
+	} {
+		step.req.Name = "open"
+		resp, err := c.UpdateCategory(t.Context(), step.req)
+		if got := resp.GetCategory(); err != nil || got.GetEncrypted() != step.encrypted || got.GetKeyGeneration() != step.generation {
+			t.Errorf("step %d: %v, %v", i, got, err)
+		}
+	}
+}
+
+// TestEncryptedWithoutKeys: no category is encrypted while a member would store its payloads as they are, or can't read them.
+func TestEncryptedWithoutKeys(t *testing.T) {
+	c := start(t, newStore(t), nil)
+	create(t, c, "open")
+	member := func(id string, keys bool, role scribev1.Role) {
+		t.Helper()
+		if _, err := c.Join(t.Context(), &scribev1.JoinRequest{Member: &scribev1.Member{Id: id, Roles: []scribev1.Role{role}, Url: "http://" + id + ":7420", HasKeys: keys}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	try := func() (errs [2]error) {
+		_, errs[0] = c.UpdateCategory(t.Context(), &scribev1.UpdateCategoryRequest{Name: "open", Encrypted: new(true)})
+		_, errs[1] = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: "secret", Encrypted: true}})
+		return errs
+	}
+	member("with", true, scribev1.Role_ROLE_BATCHER)
+	member("other", false, scribev1.Role_ROLE_WRITEPROXY) // sees no key
+	for _, role := range []scribev1.Role{scribev1.Role_ROLE_BATCHER, scribev1.Role_ROLE_READPROXY} {
+		member("without", false, role)
+		for _, err := range try() {
+			wantReason(t, err, scribev1.Reason_REASON_INVALID, "older program: without (http://without:7420): start")
+		}
+	}
+	member("without", true, scribev1.Role_ROLE_READPROXY)
+	for _, err := range try() {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestRepeatable: whether a category is bound can be changed at any time, whether it is sequenced never.
 func TestRepeatable(t *testing.T) {
 	c := start(t, newStore(t), nil)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -286,9 +287,40 @@ func (c *ControlPlane) ListMembers(ctx context.Context, req *scribev1.ListMember
 		return nil, err
 	}
 	defer c.calls.Leave()
+	return c.membersOf(ctx, req)
+}
+
+// membersOf returns the members that whoever leads knows.
+func (c *ControlPlane) membersOf(ctx context.Context, req *scribev1.ListMembersRequest) (*scribev1.ListMembersResponse, error) {
 	return serveLeading(ctx, c, "list members", req, rpc.ControlService.ListMembers, func(context.Context, *heldTerm) (*scribev1.ListMembersResponse, error) {
 		return &scribev1.ListMembersResponse{Members: c.members.listMembers(req.GetRole())}, nil
 	})
+}
+
+// checkKeys fails if a category is to be encrypted while a batcher or a read proxy has no key file. One that joins later refuses what it can't
+// encrypt; one of an older program does not know that it should.
+func (c *ControlPlane) checkKeys(ctx context.Context, what string) error {
+	resp, err := c.membersOf(ctx, &scribev1.ListMembersRequest{})
+	if err != nil {
+		return err
+	}
+	var without []string
+	for _, m := range resp.GetMembers() {
+		needs := slices.Contains(m.GetRoles(), scribev1.Role_ROLE_BATCHER) || slices.Contains(m.GetRoles(), scribev1.Role_ROLE_READPROXY)
+		if needs && !m.GetHasKeys() {
+			without = append(without, fmt.Sprintf("%s (%s)", m.GetId(), m.GetUrl()))
+		}
+	}
+	if len(without) == 0 {
+		return nil
+	}
+	const named = 5
+	more := ""
+	if n := len(without) - named; n > 0 {
+		without, more = without[:named], fmt.Sprintf(" and %d more", n)
+	}
+	return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: encrypted: batchers and read proxies that have no key file, or are of an older program: %s%s: start them with --encryption-key-file first",
+		what, strings.Join(without, ", "), more)
 }
 
 // WatchMembers implements rpc.ControlService. It ends with REASON_SHUTTING_DOWN when the control plane closes.

@@ -225,6 +225,9 @@ func (a *fetchAnswer) fillPayload(it *answerItem, out *scribev1.Payload) error {
 	}
 	if it.whole && (a.encoding == scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW || a.encoding == blockEncoding) {
 		out.Codec, out.Data, out.RawLength, out.Crc = uint32(p.Codec), j.block.data, uint64(p.BlockRawLen), p.BlockCRC
+		if j.block.decrypted {
+			out.Codec, out.Crc = j.block.codec, j.block.crc
+		}
 		j.sent = true
 		return nil
 	}
@@ -256,11 +259,11 @@ func (a *fetchAnswer) checkJob(it *answerItem) error {
 // withFrames calls fn with an item's frames, decompressed and with checked headers. They are valid until it returns.
 func (a *fetchAnswer) withFrames(it *answerItem, fn func(frames []byte) error) error {
 	p, raw := &it.pointer, a.jobs[it.job].block.data
-	if it.whole && p.Codec != pointer.CodecNone {
+	if codec := p.Codec.Compression(); it.whole && codec != pointer.CodecNone {
 		buf := scratch.Get().(*[]byte)
 		defer putScratch(buf)
 		var err error
-		if raw, err = layout.Decompress(*buf, p.Codec, raw, int(p.BlockRawLen)); err != nil {
+		if raw, err = layout.Decompress(*buf, codec, raw, int(p.BlockRawLen)); err != nil {
 			return damagedError(p, err)
 		}
 		*buf = raw

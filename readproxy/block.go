@@ -2,6 +2,7 @@ package readproxy
 
 import (
 	"bytes"
+	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -12,7 +13,9 @@ import (
 
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/blob/encryption"
 	"scribe/storage/blob/layout"
 )
 
@@ -76,6 +79,8 @@ type checkedBlock struct {
 	codec  uint32
 	rawLen uint64
 	crc    uint32
+	// decrypted: the block is stored encrypted, and data is not what its pointer describes. codec, rawLen and crc are of data.
+	decrypted bool
 }
 
 // blockOverhead is the size that the cache adds to a block's data.
@@ -100,7 +105,10 @@ func sumPieces(data []byte) []uint32 {
 // isIntact reports whether the bytes [begin, end) of a block in memory are unchanged since they were checked. A stored block is
 // always verified as a whole.
 func (b *checkedBlock) isIntact(k *blockKey, begin, end uint64) bool {
-	if !k.raw {
+	switch {
+	case b.decrypted && !k.raw:
+		return record.CRC(b.data) == b.crc
+	case !k.raw:
 		return record.CRC(b.data) == k.crc
 	}
 	for at := begin / pieceBytes; at < uint64(len(b.sums)) && at*pieceBytes < end; at++ {
@@ -125,23 +133,56 @@ func checkStored(p *pointer.Pointer, stored []byte) error {
 	return nil
 }
 
-// newBlock returns the cached form of verified stored bytes. It keeps them, unless the block is decompressed.
+// newBlock returns the cached form of verified stored bytes. It keeps them, unless the block is decrypted or decompressed. The error of a block that
+// can't be decrypted for now has a reason.
 func (s *Server) newBlock(p *pointer.Pointer, stored []byte, raw bool) (*checkedBlock, error) {
+	codec, data := p.Codec.Compression(), stored
+	if p.Codec.IsEncrypted() {
+		var err error
+		if data, err = s.decryptBlock(p, stored); err != nil {
+			return nil, err
+		}
+	}
 	if !raw {
-		h, err := s.firstHeader(p, stored)
+		h, err := s.firstHeader(codec, data)
 		if err != nil {
 			return nil, err
 		}
-		return &checkedBlock{data: stored, category: h.CategoryName()}, nil
+		b := &checkedBlock{data: data, category: h.CategoryName()}
+		if p.Codec.IsEncrypted() {
+			b.decrypted, b.codec, b.rawLen, b.crc = true, uint32(codec), uint64(p.BlockRawLen), record.CRC(data)
+		}
+		return b, nil
 	}
-	data := stored
-	if p.Codec != pointer.CodecNone {
+	if codec != pointer.CodecNone {
 		var err error
-		if data, err = layout.Decompress(nil, p.Codec, stored, int(p.BlockRawLen)); err != nil {
+		if data, err = layout.Decompress(nil, codec, data, int(p.BlockRawLen)); err != nil {
 			return nil, err
 		}
 	}
 	return &checkedBlock{data: data, sums: sumPieces(data)}, nil
+}
+
+// decryptBlock decrypts a block with a key from its store. An error without a reason is damage.
+func (s *Server) decryptBlock(p *pointer.Pointer, stored []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(s.running, s.cfg.FetchTimeout)
+	defer cancel()
+	keys, err := s.deps.keysOf(s.localName(p.Region))
+	if err != nil {
+		return nil, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, s.retryHint(), "%s is encrypted: %w", describePayload(p), err)
+	}
+	data, err := keys.DecryptBlock(ctx, p.Codec, stored, int(p.BlockRawLen))
+	switch {
+	case err == nil, errors.Is(err, layout.ErrDamaged):
+		return data, err
+	case errors.Is(err, layout.ErrVersion):
+		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: %w", describePayload(p), err)
+	case errors.Is(err, encryption.ErrNoKey):
+		return nil, rpc.Errorf(scribev1.Reason_REASON_MISSING, "%s can't be decrypted any more: %w", describePayload(p), err)
+	case s.running.Err() != nil:
+		return nil, s.shutdownError()
+	}
+	return nil, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, s.retryHint(), "%s can't be decrypted: %w", describePayload(p), err)
 }
 
 // headerRoom bounds the size of a frame's header and category name.
@@ -158,8 +199,8 @@ func newPeeker() any {
 
 // firstHeader returns the header of the first frame of a block. It decompresses only the beginning of a compressed block. The
 // header is valid, and the caller owns it.
-func (s *Server) firstHeader(p *pointer.Pointer, stored []byte) (record.Header, error) {
-	if p.Codec == pointer.CodecNone {
+func (s *Server) firstHeader(codec pointer.Codec, stored []byte) (record.Header, error) {
+	if codec == pointer.CodecNone {
 		return record.ParseHeader(stored)
 	}
 	v := s.peekers.Get()

@@ -18,6 +18,8 @@ import (
 	"scribe/readproxy/memcached"
 	"scribe/readproxy/view"
 	"scribe/storage/blob"
+	"scribe/storage/blob/encryption"
+	"scribe/storage/blob/layout"
 )
 
 // Limits of the protocol (proto/scribe/v1/readproxy.proto).
@@ -115,6 +117,8 @@ type Categories interface {
 type Deps struct {
 	// Blobs returns the store of a region, "" for this one, and an error for a region without one here.
 	Blobs func(region string) (blob.Store, error)
+	// Keys returns the keys of a region's store, an encryption.Keys; nil means that encrypted payloads can't be read.
+	Keys func(region string) (layout.Decrypter, error)
 	// Peers returns the read proxies of another region; nil for a region without any. If a region has both peers and a store, the
 	// store serves the blocks that the peers do not deliver. A nil function means no peers.
 	Peers func(region string) Peer
@@ -139,6 +143,13 @@ type Deps struct {
 	Now func() time.Time
 	// Random draws jitter, and where versions begin; nil means the machine's randomness.
 	Random *entropy.Source
+}
+
+func (d *Deps) keysOf(region string) (layout.Decrypter, error) {
+	if d.Keys == nil {
+		return nil, encryption.ErrWrapped
+	}
+	return d.Keys(region)
 }
 
 func (d *Deps) validate() error {

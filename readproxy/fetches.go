@@ -134,7 +134,7 @@ func (s *Server) cachedBlock(a *fetchAnswer, j *blockJob) *checkedBlock {
 	}
 	s.metrics.hits.WithLabelValues(tierMemory).Inc()
 	s.metrics.saved.WithLabelValues(tierMemory).Add(float64(j.p.BlockLen))
-	if again && !b.shared && (!j.key.raw || j.p.Codec == pointer.CodecNone) {
+	if again && !b.shared && !b.decrypted && (!j.key.raw || j.p.Codec == pointer.CodecNone) {
 		s.fills.blockReused(&a.rule, j.p, b.data)
 	}
 	return b
@@ -180,6 +180,9 @@ func (s *Server) fetchCost(j *blockJob) int64 {
 	if j.key.raw && j.p.Codec != pointer.CodecNone {
 		n += int64(j.p.BlockRawLen)
 	}
+	if j.p.Codec.IsEncrypted() {
+		n += int64(j.p.BlockLen)
+	}
 	return min(n, s.cfg.FetchBytes)
 }
 
@@ -214,6 +217,7 @@ func (s *Server) endWithBlock(f *blockFetch, stored []byte, tier string) {
 	switch {
 	case errors.Is(err, record.ErrVersion):
 		err = rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: %w", describePayload(&f.p), err)
+	case rpc.ReasonOf(err) != scribev1.Reason_REASON_UNSPECIFIED: // it can't be decrypted
 	case err != nil:
 		err = damagedError(&f.p, err)
 	default:

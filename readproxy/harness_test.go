@@ -22,6 +22,7 @@ import (
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob"
+	"scribe/storage/blob/encryption"
 	"scribe/storage/blob/layout"
 	"scribe/storage/blob/memory"
 )
@@ -79,6 +80,9 @@ type harness struct {
 	// region is that of the blobs that put makes, created when it makes them, Unix microseconds; 0 = now.
 	region  string
 	created int64
+	// keys has the keys of the store, and key encrypts the blobs that put makes, unless it is nil.
+	keys *encryption.Keys
+	key  *encryption.Key
 }
 
 func newHarness(t testing.TB, change ...func(*Config)) *harness {
@@ -99,6 +103,12 @@ func newHarnessWith(t testing.TB, adjust func(*Deps), change ...func(*Config)) *
 				return nil, fmt.Errorf("no region %q", region)
 			}
 			return h.store, nil
+		},
+		Keys: func(region string) (layout.Decrypter, error) {
+			if region != "" || h.keys == nil {
+				return nil, fmt.Errorf("no keys of region %q", region)
+			}
+			return h.keys, nil
 		},
 		Categories: categories{"a", "b"},
 		Registerer: h.registry,
@@ -180,6 +190,10 @@ func (h *harness) put(codec pointer.Codec, blocks ...[]payload) (encoded [][]byt
 		stored := raw
 		if codec == pointer.CodecZstd {
 			stored = encoder().EncodeAll(raw, nil)
+		}
+		codec := codec
+		if h.key != nil {
+			codec, stored = codec.Encrypted(), h.key.AppendBlock(nil, codec, stored, len(raw))
 		}
 		block := b.AddBlock(codec, stored, len(raw))
 		at := uint32(0)

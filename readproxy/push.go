@@ -30,8 +30,9 @@ const (
 	pushOld     = "old"
 	pushInvalid = "invalid"
 	pushDamaged = "damaged"
-	pushBusy    = "busy" // no memory to decompress it
-	pushFull    = "full" // it would displace blocks that are read
+	pushBusy    = "busy"   // no memory to decompress it
+	pushNoKey   = "no_key" // it is encrypted, and can't be decrypted
+	pushFull    = "full"   // it would displace blocks that are read
 )
 
 // AdmitPush is called before n bytes of a push are read. The caller calls release once the push was answered.
@@ -150,6 +151,9 @@ func (s *Server) keepForm(p *pointer.Pointer, stored []byte, raw, memory bool) (
 		defer s.fetchBytes.Release(need)
 	}
 	b, err := s.newBlock(p, stored, raw)
+	if rpc.ReasonOf(err) != scribev1.Reason_REASON_UNSPECIFIED {
+		return pushNoKey
+	}
 	if err != nil {
 		s.log.Error("pushed block is damaged: refused", "blob", p.Key(), "block", p.BlockOffset, "error", err)
 		if errors.Is(err, record.ErrVersion) {

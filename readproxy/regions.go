@@ -113,7 +113,7 @@ func (s *Server) fromPeers(fs []*blockFetch) []*blockFetch {
 		groups = map[string][]*blockFetch{}
 	)
 	for _, f := range fs {
-		if f.peer || s.peerOf(f.p.Region) == nil {
+		if f.peer || f.p.Codec.IsEncrypted() || s.peerOf(f.p.Region) == nil { // peers would send what is stored
 			rest = append(rest, f)
 		} else {
 			groups[f.p.Region] = append(groups[f.p.Region], f)

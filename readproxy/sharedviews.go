@@ -99,7 +99,7 @@ func (a *fetchAnswer) viewsFromShared(items []*answerItem) (rest []*answerItem) 
 	var g errgroup.Group
 	g.SetLimit(sharedLookups)
 	for i, it := range items {
-		if a.rule.isRecent(&it.pointer, now) {
+		if a.rule.isRecent(&it.pointer, now) && !it.pointer.Codec.IsEncrypted() {
 			g.Go(func() error {
 				found[i] = a.sharedView(it)
 				return nil
@@ -176,7 +176,7 @@ func (a *fetchAnswer) sharedViewKey(it *answerItem) string {
 // shareView queues a view for memcached, unless it is from there.
 func (a *fetchAnswer) shareView(it *answerItem, b *checkedBlock) {
 	s, now := a.s, a.s.deps.Now()
-	if s.shared == nil || b.shared || !a.rule.isRecent(&it.pointer, now) || len(b.data) > s.cfg.Memcached.ValueBytes {
+	if s.shared == nil || b.shared || it.pointer.Codec.IsEncrypted() || !a.rule.isRecent(&it.pointer, now) || len(b.data) > s.cfg.Memcached.ValueBytes {
 		return
 	}
 	head, body, err := encodeView(b)

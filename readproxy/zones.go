@@ -71,9 +71,9 @@ func newZones(s *Server) (*zoneWriter, error) {
 }
 
 // zonesOf returns the columns of an item whose values are to be learned. There are none if they are known, if there is no
-// annotator, or if the payload has a loss report, which readers must not skip.
+// annotator, if the payload has a loss report, which readers must not skip, or if it is encrypted: values are stored beside pointers as they are.
 func (a *fetchAnswer) zonesOf(it *answerItem, losses []*scribev1.LossFrame) []string {
-	if a.s.deps.Annotations == nil || it.position == (logPosition{}) || len(losses) > 0 {
+	if a.s.deps.Annotations == nil || it.position == (logPosition{}) || len(losses) > 0 || it.pointer.Codec.IsEncrypted() {
 		return nil
 	}
 	columns := []string{schema.ColumnKey, schema.ColumnTime}

@@ -10,6 +10,7 @@ import (
 	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/blob/encryption"
 	"scribe/storage/metalog"
 )
 
@@ -276,6 +277,11 @@ func (r *logTrimmer) eraseCategories(ctx context.Context, cats []*scribev1.Categ
 		}
 		if err := r.c.deps.Log.Erase(ctx, cat.GetId()); err != nil {
 			return fmt.Errorf("erase deleted category %q: %w", cat.GetName(), err)
+		}
+		if cat.GetKeyGeneration() > 0 { // then its payloads are unreadable, wherever they are
+			if _, err := encryption.DeleteKeys(ctx, r.c.deps.Blobs, encryption.CategoryPrefix(cat.GetId())); err != nil {
+				return fmt.Errorf("delete the keys of deleted category %q: %w", cat.GetName(), err)
+			}
 		}
 		ids = append(ids, cat.GetId())
 	}

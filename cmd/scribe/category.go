@@ -77,6 +77,7 @@ type categoryFlags struct {
 	cache           cachePolicy
 	schema          string
 	autoSplit       bool
+	encrypted       bool
 }
 
 func (f *categoryFlags) addFlags(cmd *cobra.Command) {
@@ -104,6 +105,7 @@ func (f *categoryFlags) addFlags(cmd *cobra.Command) {
 	fs.Var(&f.window, "window", "default ordering window of consumers; none = unbounded")
 	fs.Var(&f.linger, "linger", "how long messages that no writer waits for may be held back so that many go together, at most 5m; auto = longer, to 3s, the more categories a program writes to")
 	fs.BoolVar(&f.autoSplit, "auto-split", false, "split logical shards that have one log and more traffic than one batcher should have; with --shard-by key or field")
+	fs.BoolVar(&f.encrypted, "encrypted", false, "encrypt payloads before they are stored; batchers and read proxies need --encryption-key-file")
 	fs.StringVar(&f.schema, "schema", "", "schema file, which maps messages to columns (see scribe schema --help), or infer: from the first messages")
 }
 
@@ -243,7 +245,7 @@ func (f *categoryFlags) category(name string) *scribev1.Category {
 		MaxMessageBytes: clampUint32(f.maxMessageBytes), QuotaBytesPerSecond: uint64(f.quota),
 		QuotaMode: f.quotaMode.value, ReadQuotaBytesPerSecond: uint64(f.readQuota), ReadQuotaRequestsPerSecond: f.readRequests,
 		ReadQuotaMode: f.readQuotaMode.value, Priority: f.priority.value, OrderingWindow: f.window.toProto(), Linger: f.linger.toProto(), Repeatable: f.repeatable.value,
-		Cache: f.cache.policy, ShardBy: f.shardBy.rule, ShardField: f.shardBy.field, AutoSplit: f.autoSplit,
+		Cache: f.cache.policy, ShardBy: f.shardBy.rule, ShardField: f.shardBy.field, AutoSplit: f.autoSplit, Encrypted: f.encrypted,
 	}
 }
 
@@ -329,7 +331,7 @@ func newCategoryDescribe() *cobra.Command {
 func newCategoryUpdate() *cobra.Command {
 	var f categoryFlags
 	var revision uint64
-	var force bool
+	var force, rotate bool
 	cmd := &cobra.Command{
 		Use:   "update NAME",
 		Short: "Change the given properties of a category",
@@ -339,15 +341,17 @@ func newCategoryUpdate() *cobra.Command {
   scribe category update access --quota 10MiB --quota-mode throttle --window none
   scribe category update access --cache memcached=reused,age=30m
   scribe category update access --cache default
+  scribe category update access --encrypted
   scribe category update access --schema access.yaml`,
 		Args: cobra.ExactArgs(1),
 	}
 	server := serverFlag(cmd)
 	f.addFlags(cmd)
 	cmd.Flags().Uint64Var(&revision, "revision", 0, "only if the category has this revision")
+	cmd.Flags().BoolVar(&rotate, "rotate-key", false, "encrypt new payloads with a new key; the category has to be encrypted")
 	cmd.Flags().BoolVar(&force, "force-schema", false, "accept the schema even if it changes how stored messages are read; an empty --schema then removes all versions")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		req := &scribev1.UpdateCategoryRequest{Name: args[0], Revision: revision, ForceSchema: force}
+		req := &scribev1.UpdateCategoryRequest{Name: args[0], Revision: revision, ForceSchema: force, RotateKey: rotate}
 		var err error
 		changes := f.changesOf(req)
 		changes["schema"] = func() {
@@ -355,7 +359,7 @@ func newCategoryUpdate() *cobra.Command {
 			*req.Schema, err = f.schemaText()
 		}
 		maps.DeleteFunc(changes, func(property string, _ func()) bool { return !cmd.Flags().Changed(property) })
-		if len(changes) == 0 {
+		if len(changes) == 0 && !rotate {
 			return usageError(errors.New("nothing to change: name a property, such as --retention 7d"))
 		}
 		for _, change := range changes {
@@ -391,6 +395,7 @@ func (f *categoryFlags) changesOf(req *scribev1.UpdateCategoryRequest) map[strin
 		"cache":           func() { req.Cache = cmp.Or(f.cache.policy, &scribev1.CachePolicy{}) }, // an empty one removes it
 		"window":          func() { req.OrderingWindow, req.UnboundedWindow = f.window.toProto(), f.window.duration == nil },
 		"auto-split":      func() { req.AutoSplit = &f.autoSplit },
+		"encrypted":       func() { req.Encrypted = &f.encrypted },
 		"linger":          func() { req.Linger, req.AutoLinger = f.linger.toProto(), f.linger.duration == nil },
 	}
 }
@@ -444,6 +449,8 @@ type categoryJSON struct {
 	FormerLayouts   []string        `json:"former_layouts,omitempty"`
 	ValueShards     []uint32        `json:"value_shards,omitempty"`
 	AutoSplit       bool            `json:"auto_split,omitempty"`
+	Encrypted       bool            `json:"encrypted,omitempty"`
+	KeyGeneration   uint32          `json:"key_generation,omitempty"`
 	Delivery        string          `json:"delivery"`
 	MaxMessageBytes units.Bytes     `json:"max_message"`
 	Quota           units.Bytes     `json:"quota_per_second,omitempty"`
@@ -466,6 +473,7 @@ func describeCategory(c *scribev1.Category) categoryJSON {
 		Name: c.GetName(), ID: c.GetId(), Revision: c.GetRevision(), Owner: c.GetOwner(),
 		Retention: units.Duration(c.GetRetention().AsDuration()), Shards: c.GetShards(), Delivery: scribev1.EnumName(c.GetDelivery()),
 		ShardBy: shardByText(c.GetShardBy(), c.GetShardField()), FormerLayouts: formerLayoutTexts(c), AutoSplit: c.GetAutoSplit(),
+		Encrypted: c.GetEncrypted(), KeyGeneration: c.GetKeyGeneration(),
 		MaxMessageBytes: units.Bytes(c.GetMaxMessageBytes()), Quota: units.Bytes(c.GetQuotaBytesPerSecond()), Schema: schemaSummary(c), //nolint:gosec // a quota beyond int64 is none
 		CreatedAt: timeOf(c.GetCreatedAt()), UpdatedAt: timeOf(c.GetUpdatedAt()),
 	}

@@ -26,7 +26,7 @@ func newCategoryApply() *cobra.Command {
 		Long: `Create and change categories as a file says, and print for each what was done: created, changed or unchanged. The file has YAML or JSON: a
 document for each category, divided by ---, or lists of them. "scribe category describe -o yaml" prints such a document.
 
-A document has a name and properties, as describe shows them: owner, retention, shards, shard_by, auto_split, delivery, max_message,
+A document has a name and properties, as describe shows them: owner, retention, shards, shard_by, auto_split, encrypted, delivery, max_message,
 quota_per_second, quota_mode, read_quota_per_second, read_requests_per_second, read_quota_mode, priority, window, linger, repeatable, cache, and
 schema, which has the keys of a schema file, or is infer. Values are those of the flags of create. A property that is left out stays as it is; a
 new category has the default. An unknown key is an error, and nothing is done. Categories that the file does not name stay as they are.

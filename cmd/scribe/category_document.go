@@ -31,6 +31,7 @@ var documentKeys = []struct{ key, flag string }{
 	{"shards", "shards"},
 	{"shard_by", "shard-by"},
 	{"auto_split", "auto-split"},
+	{"encrypted", "encrypted"},
 	{"delivery", "delivery"},
 	{"max_message", "max-message"},
 	{"quota_per_second", "quota"},
@@ -72,7 +73,7 @@ func propertiesOf(c *scribev1.Category) *categoryProperties {
 	p := newCategoryProperties()
 	p.owner, p.retention, p.shards = c.GetOwner(), units.Duration(c.GetRetention().AsDuration()), c.GetShards()
 	p.shardBy = shardBy{rule: cmp.Or(c.GetShardBy(), scribev1.ShardBy_SHARD_BY_STICKY), field: c.GetShardField()}
-	p.autoSplit, p.maxMessageBytes = c.GetAutoSplit(), units.Bytes(c.GetMaxMessageBytes())
+	p.autoSplit, p.encrypted, p.maxMessageBytes = c.GetAutoSplit(), c.GetEncrypted(), units.Bytes(c.GetMaxMessageBytes())
 	p.quota, p.readQuota, p.readRequests = units.Bytes(c.GetQuotaBytesPerSecond()), units.Bytes(c.GetReadQuotaBytesPerSecond()), c.GetReadQuotaRequestsPerSecond() //nolint:gosec // a quota beyond int64 is none
 	p.quotaMode.value = cmp.Or(c.GetQuotaMode(), scribev1.QuotaMode_QUOTA_MODE_BLOCK)
 	p.readQuotaMode.value = cmp.Or(c.GetReadQuotaMode(), scribev1.QuotaMode_QUOTA_MODE_BLOCK)

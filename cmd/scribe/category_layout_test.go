@@ -75,6 +75,15 @@ func TestDivideShards(t *testing.T) {
 	if _, err := c.run(t, "update", "clicks", "--auto-split"); err != nil || !c.update.GetAutoSplit() {
 		t.Errorf("updated with %v, %v", c.update, err)
 	}
+	if _, err := c.run(t, "update", "clicks", "--encrypted", "--rotate-key"); err != nil || !c.update.GetEncrypted() || !c.update.GetRotateKey() {
+		t.Errorf("updated with %v, %v", c.update, err)
+	}
+	if _, err := c.run(t, "update", "clicks", "--rotate-key"); err != nil || c.update.Encrypted != nil || !c.update.GetRotateKey() {
+		t.Errorf("updated with %v, %v", c.update, err)
+	}
+	if _, err := c.run(t, "create", "secret", "--encrypted"); err != nil || !c.category.GetEncrypted() {
+		t.Errorf("created %v, %v", c.category, err)
+	}
 	if _, err := c.run(t, "create", "busy", "--shard-by", "key", "--auto-split"); err != nil || !c.category.GetAutoSplit() {
 		t.Errorf("created %v, %v", c.category, err)
 	}

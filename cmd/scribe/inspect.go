@@ -20,6 +20,7 @@ import (
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
 	"scribe/storage/blob"
+	"scribe/storage/blob/encryption"
 	"scribe/storage/blob/layout"
 )
 
@@ -45,7 +46,7 @@ func newInspectBlob() *cobra.Command {
 		Use:   "blob [KEY|FILE...]",
 		Short: "Show and check blobs: the footer, every block, every frame",
 		Long: `Show the payloads of blobs and check everything: the header, the footer, the checksum and decompression of each block, and each frame of
-each payload. Without arguments the command checks every blob of the store. It only reads, and is safe while a server runs.`,
+each payload. Of blocks that are encrypted only the checksum is checked, unless --encryption-key-file has the keys that they need. Without arguments the command checks every blob of the store. It only reads, and is safe while a server runs.`,
 		Example: `  scribe inspect blob --data ./scribe-data
   scribe inspect blob ./scribe-data/blobs/blobs/72h/0192f0c1-7e1a-7c4e-9d5b-3f1f0a2b4c6d
   scribe inspect blob blobs/72h/0192f0c1-7e1a-7c4e-9d5b-3f1f0a2b4c6d --blobs s3 --s3-endpoint http://127.0.0.1:9000 --s3-bucket scribe`,
@@ -65,7 +66,14 @@ each payload. Without arguments the command checks every blob of the store. It o
 func inspectBlobs(ctx context.Context, c app.Config, args []string, quick bool, stdout, stderr io.Writer) (err error) {
 	damaged := false
 	show := func(store blob.Store, key string) error {
-		bad, err := inspectBlob(ctx, store, key, quick, stdout, stderr)
+		keys, err := inspectKeys(&c, store)
+		if err != nil {
+			return err
+		}
+		if keys != nil {
+			defer keys.Close()
+		}
+		bad, err := inspectBlob(ctx, store, key, keys, quick, stdout, stderr)
 		damaged = damaged || bad
 		return err
 	}
@@ -80,7 +88,7 @@ func inspectBlobs(ctx context.Context, c app.Config, args []string, quick bool, 
 			return usageError(err)
 		}
 		fileConfig := c
-		fileConfig.Blobs = app.BlobConfig{Kind: "file", Path: root}
+		fileConfig.Blobs = app.BlobConfig{Kind: "file", Path: root, KeyFile: c.Blobs.KeyFile}
 		if err := withBlobs(ctx, fileConfig, func(s blob.Store) error { return show(s, key) }); err != nil {
 			return err
 		}
@@ -160,8 +168,28 @@ func splitBlobPath(path string) (root, key string, err error) {
 	return "", "", fmt.Errorf("%s is neither a blob's key nor the path of its file: both end in blobs/CLASS/ID", path)
 }
 
+// whyClosed says why encrypted blocks were not decrypted.
+func whyClosed(keys *encryption.Keys) string {
+	if keys == nil {
+		return "--encryption-key-file checks the rest"
+	}
+	return "their keys were deleted"
+}
+
+// inspectKeys returns the keys in a store; nil without a key file.
+func inspectKeys(c *app.Config, store blob.Store) (*encryption.Keys, error) {
+	if c.Blobs.KeyFile == "" {
+		return nil, nil
+	}
+	keys, err := app.OpenKeys(c, store, app.Host{Now: time.Now}, nil)
+	if err != nil {
+		return nil, usageError(err)
+	}
+	return keys, nil
+}
+
 // inspectBlob shows one blob and reports whether it is damaged.
-func inspectBlob(ctx context.Context, store blob.Store, key string, quick bool, stdout, stderr io.Writer) (damaged bool, err error) {
+func inspectBlob(ctx context.Context, store blob.Store, key string, keys *encryption.Keys, quick bool, stdout, stderr io.Writer) (damaged bool, err error) {
 	footer, ferr := layout.ReadFooter(ctx, store, key)
 	if ferr == nil {
 		lines := []any{blobJSON(key, footer)}
@@ -174,7 +202,14 @@ func inspectBlob(ctx context.Context, store blob.Store, key string, quick bool, 
 	}
 	verr := ferr
 	if !quick {
-		verr = layout.Verify(ctx, store, key)
+		var decrypter layout.Decrypter
+		if keys != nil {
+			decrypter = keys
+		}
+		var closed int
+		if closed, verr = layout.Verify(ctx, store, key, decrypter); closed > 0 {
+			fmt.Fprintf(stderr, "blob %s: %d of its blocks are encrypted, and only their checksums were checked: %s\n", key, closed, whyClosed(keys))
+		}
 	}
 	if errors.Is(verr, layout.ErrDamaged) {
 		fmt.Fprintln(stderr, verr)

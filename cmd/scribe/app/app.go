@@ -259,7 +259,7 @@ func (a *App) Stop(ctx context.Context) error {
 			if err := s.fn(within); err != nil {
 				errs = append(errs, fmt.Errorf("stop %s: %w", s.name, err))
 			}
-			a.logStep("stopped", s.name, time.Since(begin))
+			a.logStep("stop", s.name, time.Since(begin))
 		}
 		a.stopped = errors.Join(errs...)
 		switch {
@@ -288,12 +288,12 @@ func reserveTime(ctx context.Context) (context.Context, context.CancelFunc) {
 // slowStep is the time from which on operators are told which step of a stop it is that takes long.
 const slowStep = 3 * time.Second
 
-func (a *App) logStep(done, part string, took time.Duration) {
+func (a *App) logStep(step, part string, took time.Duration) {
 	level := slog.LevelDebug
 	if took >= slowStep {
 		level = slog.LevelWarn
 	}
-	a.log.Log(context.Background(), level, done, "part", part, "took", took)
+	a.log.Log(context.Background(), level, "step of the stop ended", "step", step, "part", part, "took", took)
 }
 
 func (a *App) onStop(name string, fn func(context.Context) error) {

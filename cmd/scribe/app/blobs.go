@@ -3,12 +3,46 @@ package app
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/url"
 
 	"scribe/storage/blob"
+	"scribe/storage/blob/encryption"
 	"scribe/storage/blob/file"
+	"scribe/storage/blob/layout"
 	"scribe/storage/blob/s3"
 )
+
+// OpenKeys returns the keys that lie in a store of a configuration, for its encrypted categories.
+func OpenKeys(c *Config, store blob.Store, host Host, log *slog.Logger) (*encryption.Keys, error) {
+	cfg := encryption.Config{Store: store, Logger: log, Clock: host.Now, Random: host.Random.Named("encryption")}
+	if path := c.Blobs.KeyFile; path != "" {
+		file := encryption.KeyFile{Path: path, Random: host.Random.Named("key file")}
+		if err := file.Check(); err != nil {
+			return nil, fmt.Errorf("--encryption-key-file: %w", err)
+		}
+		cfg.Wrapper = file
+	}
+	return encryption.NewKeys(cfg)
+}
+
+// openKeys opens the keys of a store, and closes them before the store.
+func (a *App) openKeys(cfg *Config, store blob.Store, name string) (*encryption.Keys, error) {
+	keys, err := OpenKeys(cfg, store, a.opts.Host, a.log)
+	if err == nil {
+		a.onStop(name, func(context.Context) error { keys.Close(); return nil })
+	}
+	return keys, err
+}
+
+// regionKeys returns the keys of a region's store, "" for this cell's.
+func (a *App) regionKeys(region string) (layout.Decrypter, error) {
+	keys, ok := a.parts.keys[region]
+	if !ok {
+		return nil, fmt.Errorf("no store of region %q here", region)
+	}
+	return keys, nil
+}
 
 // OpenBlobs opens the store of payloads that a configuration names.
 func OpenBlobs(ctx context.Context, c Config) (blob.Store, error) {

@@ -58,7 +58,7 @@ func (a *App) joinCell(ctx context.Context) error {
 	var once sync.Once
 	refused := make(chan error, 1)
 	cfg := membership.LeaseConfig{
-		Member: &scribev1.Member{Id: a.id, Roles: a.protoRoles(), Url: a.advertisedURL(), Version: a.opts.Version, Incarnation: a.incarnation, SharesQuotas: true, OwnCategories: true},
+		Member: &scribev1.Member{Id: a.id, Roles: a.protoRoles(), Url: a.advertisedURL(), Version: a.opts.Version, Incarnation: a.incarnation, SharesQuotas: true, OwnCategories: true, HasKeys: a.cfg.Blobs.KeyFile != ""},
 		TTL:    a.cfg.LeaseTTL, Logger: a.log, Loads: a.currentLoads, Store: a.store.identity, Random: a.opts.Host.Random.Named("membership"),
 		OnRefused: func(err error) { refused <- err },
 		// The slot stays in use while the control plane is unavailable: epochs, not leases, fence a second writer.

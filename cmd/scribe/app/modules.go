@@ -28,6 +28,7 @@ import (
 	"scribe/sequencer"
 	"scribe/sqlserver"
 	"scribe/storage/blob"
+	"scribe/storage/blob/encryption"
 	"scribe/storage/kv"
 	"scribe/storage/metalog"
 	"scribe/writeproxy"
@@ -91,6 +92,8 @@ type sharedParts struct {
 	rights  *access.View       // what the process knows of that; nil for an agent alone
 	log     metalog.Log
 	blobs   blob.Store
+	// keys are those of encrypted categories, by the region of the store that has them, "" for this cell's.
+	keys map[string]*encryption.Keys
 	// observedBlobs is blobs, of which is known whether it fails; nil without a store.
 	observedBlobs *observedBlobs
 	lags          func() []readstream.CategoryLag // of the read stream; nil without one
@@ -246,6 +249,11 @@ func (a *App) startBlobs(ctx context.Context) error {
 	a.parts.observedBlobs = observeBlobs(store, a.log)
 	a.parts.blobs = a.parts.observedBlobs
 	a.onStop("blob store", func(context.Context) error { return a.parts.blobs.Close() })
+	keys, err := a.openKeys(&a.cfg, a.parts.blobs, "encryption keys")
+	if err != nil {
+		return err
+	}
+	a.parts.keys = map[string]*encryption.Keys{"": keys}
 	return a.learnIdentity(ctx)
 }
 
@@ -303,7 +311,7 @@ func (a *App) runView(ctx context.Context, name string, view interface {
 func (a *App) startBatcher(context.Context) error {
 	proxies := &pushRoutes{app: a}
 	b, err := batcher.New(a.cfg.batcherConfig(), batcher.Deps{
-		ReadProxies: proxies.readProxies, Blobs: admittedStore{a.parts.blobs, &a.store}, Log: a.parts.log, Categories: a.parts.catalog, Owner: a.id, Provision: a.provision(),
+		ReadProxies: proxies.readProxies, Blobs: admittedStore{a.parts.blobs, &a.store}, Keys: a.parts.keys[""], Log: a.parts.log, Categories: a.parts.catalog, Owner: a.id, Provision: a.provision(),
 		Random: a.opts.Host.Random.Named("batcher"), Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 		Slot: func() uint16 { return uint16(a.slot.Load()) }, //nolint:gosec // slots are below 65,000
 	})

@@ -94,7 +94,7 @@ func (a *App) startReadProxy(ctx context.Context) error {
 		return err
 	}
 	p, err := readproxy.New(a.cfg.readProxyConfig(), readproxy.Deps{
-		Blobs: a.regionStore, Peers: func(name string) readproxy.Peer { return a.parts.regions.peers[name] },
+		Blobs: a.regionStore, Keys: a.regionKeys, Peers: func(name string) readproxy.Peer { return a.parts.regions.peers[name] },
 		Sharers: func() int { return a.countSharers(scribev1.Role_ROLE_READPROXY) }, Categories: a.parts.catalog, Tenants: a.parts.catalog.Tenants, Annotations: a.parts.log, CPUTime: a.opts.Host.CPUTime,
 		Traffic: a.traffic, Random: a.opts.Host.Random.Named("read proxy"), Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
@@ -138,6 +138,9 @@ func (a *App) openRegions(ctx context.Context) error {
 		}
 		a.onStop("blob store of region "+r.Name, func(context.Context) error { return store.Close() })
 		a.parts.regions.stores[r.Name] = store
+		if a.parts.keys[r.Name], err = a.openKeys(&cfg, store, "encryption keys of region "+r.Name); err != nil {
+			return fmt.Errorf("region %q: %w", r.Name, err)
+		}
 	}
 	return nil
 }

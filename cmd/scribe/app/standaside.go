@@ -40,6 +40,6 @@ func (a *App) standAside(ctx context.Context) {
 		if err := l.fn(ctx); err != nil {
 			a.log.WarnContext(ctx, "failed to hand over before stopping: another takes over after a while", "part", l.name, "error", err)
 		}
-		a.logStep("stood aside", l.name, time.Since(begin))
+		a.logStep("stand aside", l.name, time.Since(begin))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"scribe/internal/base/units"
 	"scribe/internal/format/pointer"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/blob/encryption"
 	"scribe/storage/blob/layout"
 )
 
@@ -32,6 +34,8 @@ type categoryRow struct {
 	// Sequenced: pointers have sequences, which occur only in exactly_once categories. Bound: there are logs of writer slot 0.
 	Sequenced bool `json:"sequenced,omitempty"`
 	Bound     bool `json:"bound,omitempty"`
+	// Encrypted: the payloads of the newest blob are.
+	Encrypted bool `json:"encrypted,omitempty"`
 	// First and Last are the times of the oldest and the newest blob, Unix microseconds.
 	First int64 `json:"first"`
 	Last  int64 `json:"last"`
@@ -83,7 +87,7 @@ func (c *categoryRows) addEntry(f *layout.Footer, e *layout.Entry) {
 	}
 	c.dirty[id] = true
 	if row.Name == "" || f.Created >= row.Last {
-		row.Name, row.Class = e.Category, f.Class
+		row.Name, row.Class, row.Encrypted = e.Category, f.Class, e.Pointer.Codec.IsEncrypted()
 	}
 	if e.Settings != nil && (row.Settings == nil || f.Created >= row.SettingsAt) {
 		row.Settings, row.SettingsAt = e.Settings, f.Created
@@ -115,7 +119,27 @@ func (r *recoveryRun) makePlan(ctx context.Context) (*categoryPlan, error) {
 	if err := rows.loadRows(ctx, r.scratch); err != nil {
 		return nil, err
 	}
-	return planCategories(rows.rows, r.cfg.Catalog, r.now), nil
+	p := planCategories(rows.rows, r.cfg.Catalog, r.now)
+	return p, r.findKeys(ctx, p.categories)
+}
+
+// findKeys sets the numbers of the keys of encrypted categories that were built from footers.
+func (r *recoveryRun) findKeys(ctx context.Context, categories []*scribev1.Category) error {
+	for _, cat := range categories {
+		if !cat.GetEncrypted() || cat.GetKeyGeneration() > 0 {
+			continue
+		}
+		cat.KeyGeneration = 1
+		for k, err := range encryption.ListKeys(ctx, r.deps.Blobs, encryption.CategoryPrefix(cat.GetId())) {
+			switch {
+			case err == nil, errors.Is(err, encryption.ErrObject): // whether it can be read is for who reads it
+				cat.KeyGeneration = max(cat.GetKeyGeneration(), k.Generation)
+			default:
+				return fmt.Errorf("find the keys of category %q: %w", cat.GetName(), err)
+			}
+		}
+	}
+	return nil
 }
 
 // copyDelay is the minimum age of a category, relative to a copy of the categories, at which its absence means that it was
@@ -202,10 +226,15 @@ func asOfCopy(cat *scribev1.Category, row *categoryRow, note func(name, format s
 	places := cat.GetShardBy() == scribev1.ShardBy_SHARD_BY_KEY || cat.GetShardBy() == scribev1.ShardBy_SHARD_BY_FIELD
 	// Parts of split shards have numbers above those of the others: the copy knows them by their lineage.
 	grown := shards > max(cat.GetShards(), 1) && !cat.HasShard(shards-1)
-	if !grown && (!places || cat.GetLayoutsForgotten()) {
+	hidden := row != nil && row.Encrypted && !cat.GetEncrypted()
+	if !grown && !hidden && (!places || cat.GetLayoutsForgotten()) {
 		return nil
 	}
 	newer := proto.CloneOf(cat)
+	if hidden {
+		newer.Encrypted = true
+		note(cat.GetName(), "id %d: its newest payloads are encrypted, unlike in the copy: so are new ones", cat.GetId())
+	}
 	if grown {
 		newer.Shards = shards
 		note(cat.GetName(), "id %d: it has %d logical shards, more than in the copy: those that were used", cat.GetId(), shards)
@@ -247,7 +276,7 @@ func fromFooters(id uint32, row *categoryRow, now int64, note func(name, format 
 	cat := &scribev1.Category{
 		Name: row.Name, Id: id, Shards: row.Shards, Retention: durationpb.New(time.Duration(row.Class) * time.Hour),
 		Delivery: scribev1.Delivery_DELIVERY_AT_LEAST_ONCE, MaxMessageBytes: defaultMaxMessage, QuotaMode: scribev1.QuotaMode_QUOTA_MODE_BLOCK,
-		CreatedAt: row.First, UpdatedAt: now,
+		CreatedAt: row.First, UpdatedAt: now, Encrypted: row.Encrypted,
 	}
 	s := row.Settings
 	if s == nil {

@@ -16,6 +16,23 @@ import (
 	"scribe/storage/blob/memory"
 )
 
+// TestCopiedEncryption: what was encrypted since the copy was made stays so.
+func TestCopiedEncryption(t *testing.T) {
+	for _, encrypted := range []bool{false, true} {
+		cat := &scribev1.Category{Name: "a", Id: 3, Shards: 1, Retention: durationpb.New(time.Hour)}
+		rows := map[uint32]*categoryRow{3: {Name: "a", Class: 72, Shards: 1, First: 5, Last: 5, Encrypted: encrypted}}
+		p := planCategories(rows, &Catalog{Categories: []*scribev1.Category{cat}, SavedAt: 10}, 100)
+		if got := p.categories[0].GetEncrypted(); got != encrypted || (len(p.findings) > 0) != encrypted {
+			t.Errorf("encrypted %v, want %v: %+v", got, encrypted, p.findings)
+		}
+		// The control store is complete, and right.
+		p = planCategories(rows, &Catalog{Categories: []*scribev1.Category{cat}, SavedAt: 10, NextID: 4}, 100)
+		if p.categories[0].GetEncrypted() {
+			t.Error("the control store does not count")
+		}
+	}
+}
+
 // TestCopiedLayouts: a copy may be older than the last layout of a category, the control store is not.
 func TestCopiedLayouts(t *testing.T) {
 	for name, test := range map[string]struct {

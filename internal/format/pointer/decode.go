@@ -38,6 +38,9 @@ func Decode(b []byte) (Pointer, error) {
 	if what, reason := p.firstViolation(); what != "" {
 		return Pointer{}, corruptPointer(what, offCodec, "%s", reason)
 	}
+	if v := b[offVersion]; v != versionOf(p.Codec) {
+		return Pointer{}, corruptPointer("codec", offCodec, "%s in version %d", p.Codec, v)
+	}
 	return p, nil
 }
 

@@ -8,8 +8,9 @@ import (
 	"scribe/internal/format/record"
 )
 
-// Version is the version that this build writes, and the newest that it reads.
-const Version = 1
+// Version is the newest version that this build reads. It is that of pointers into encrypted blocks; all others are written as version 1, so
+// that older builds read them.
+const Version = 2
 
 // Limits of the format. A reader refuses larger values; [Pointer.Validate] refuses them for a writer.
 const (
@@ -27,7 +28,7 @@ const (
 	MaxSequences = 4096
 )
 
-// Codec is the compression of a block. The numbers are persisted and never reused.
+// Codec is the compression of a block, and whether it is encrypted (docs/format/encryption.md). The numbers are persisted and never reused.
 type Codec uint8
 
 const (
@@ -35,7 +36,36 @@ const (
 	CodecNone Codec = 1
 	// CodecZstd stores a block as consecutive zstd frames (RFC 8878), mostly one.
 	CodecZstd Codec = 2
+	// CodecEncrypted stores a block of CodecNone encrypted.
+	CodecEncrypted Codec = 3
+	// CodecEncryptedZstd stores a block of CodecZstd encrypted.
+	CodecEncryptedZstd Codec = 4
 )
+
+// encryptedStep is by how much the number of a codec grows with encryption.
+const encryptedStep = CodecEncrypted - CodecNone
+
+// EncryptionOverhead is by how many bytes encryption makes a block longer.
+const EncryptionOverhead = 48
+
+// IsEncrypted reports whether the block is encrypted.
+func (c Codec) IsEncrypted() bool { return c == CodecEncrypted || c == CodecEncryptedZstd }
+
+// Encrypted returns the codec of a block of a compression that is encrypted.
+func (c Codec) Encrypted() Codec {
+	if c.IsEncrypted() {
+		return c
+	}
+	return c + encryptedStep
+}
+
+// Compression returns the codec of the block without its encryption.
+func (c Codec) Compression() Codec {
+	if c.IsEncrypted() {
+		return c - encryptedStep
+	}
+	return c
+}
 
 // String returns the name of the codec in lower case.
 func (c Codec) String() string {
@@ -44,6 +74,10 @@ func (c Codec) String() string {
 		return "none"
 	case CodecZstd:
 		return "zstd"
+	case CodecEncrypted:
+		return "none, encrypted"
+	case CodecEncryptedZstd:
+		return "zstd, encrypted"
 	default:
 		return fmt.Sprintf("codec(%d)", uint8(c))
 	}
@@ -64,7 +98,7 @@ type Pointer struct {
 	Class  uint32
 	Region string
 
-	// Codec is the compression of the block, BlockOffset its offset in the blob, BlockLen its stored and BlockRawLen its
+	// Codec is the codec of the block, BlockOffset its offset in the blob, BlockLen its stored and BlockRawLen its
 	// decompressed length, in bytes, and BlockCRC the CRC32C of its stored bytes.
 	Codec       Codec
 	BlockOffset uint64
@@ -107,7 +141,7 @@ const (
 // Append appends the encoded form of p to dst. It does not validate p: [Decode] refuses invalid pointers.
 func Append(dst []byte, p *Pointer) []byte {
 	start := len(dst)
-	dst = append(dst, Version, byte(p.Codec))
+	dst = append(dst, versionOf(p.Codec), byte(p.Codec))
 	dst = append(dst, p.Blob[:]...)
 	dst = binary.AppendUvarint(dst, uint64(p.Class))
 	dst = binary.AppendUvarint(dst, uint64(len(p.Region)))
@@ -124,6 +158,14 @@ func Append(dst []byte, p *Pointer) []byte {
 	dst = binary.AppendUvarint(dst, uint64(p.MaxTime)-uint64(p.MinTime))
 	dst = AppendSequences(dst, p.Sequences)
 	return binary.LittleEndian.AppendUint32(dst, record.CRC(dst[start:]))
+}
+
+// versionOf returns the oldest version that has the codec.
+func versionOf(c Codec) byte {
+	if c.IsEncrypted() {
+		return 2
+	}
+	return 1
 }
 
 // Len returns the length of the encoded form of p in bytes. A writer that collects many sequences uses it to check whether p

@@ -52,12 +52,18 @@ func goldens() map[string]pointer.Pointer {
 	sequences.Sequences = []pointer.Sequence{
 		{Producer: 0x0123456789abcdef, Epoch: 7, First: 1000, Last: 20_998}, {Producer: 1, Epoch: 0, First: 0, Last: 0},
 	}
-	return map[string]pointer.Pointer{"small": small(), "sequences": sequences, "least": least, "most": most}
+	encrypted := small()
+	encrypted.Codec = pointer.CodecEncryptedZstd
+	plain := least
+	plain.Codec, plain.BlockLen = pointer.CodecEncrypted, 1+pointer.EncryptionOverhead
+	return map[string]pointer.Pointer{
+		"v1/small": small(), "v1/sequences": sequences, "v1/least": least, "v1/most": most, "v2/encrypted": encrypted, "v2/least": plain,
+	}
 }
 
 func TestGolden(t *testing.T) {
 	for name, p := range goldens() {
-		path := filepath.Join("testdata", "golden", "v1", name+".hex")
+		path := filepath.Join("testdata", "golden", filepath.FromSlash(name)+".hex")
 		written := pointer.Append(nil, &p)
 		if *rewrite {
 			if err := os.WriteFile(path, []byte(hex.Dump(written)), 0o644); err != nil {
@@ -206,47 +212,53 @@ func TestVersion(t *testing.T) {
 			if !errors.Is(err, pointer.ErrCorrupt) {
 				t.Errorf("version 0: %v", err)
 			}
-		case pointer.Version:
+		case 1:
 			if err != nil {
 				t.Error(err)
 			}
+		case 2: // whose pointers are into encrypted blocks
+			if !errors.Is(err, pointer.ErrCorrupt) || !strings.Contains(fmt.Sprint(err), "zstd in version 2") {
+				t.Error(err)
+			}
 		default:
-			text := fmt.Sprintf("pointer: version %d is newer than version 1", version)
+			text := fmt.Sprintf("pointer: version %d is newer than version 2", version)
 			if !strings.HasPrefix(fmt.Sprint(err), text) || !errors.Is(err, pointer.ErrVersion) || errors.Is(err, pointer.ErrCorrupt) {
 				t.Errorf("version %d: %v", version, err)
 			}
 		}
 	}
 	// Of a newer version nothing but the first byte and the checksum is known, not even that it is as long.
-	if _, err := pointer.Decode(seal([]byte{2, 0, 0, 0, 0})); !errors.Is(err, pointer.ErrVersion) {
-		t.Errorf("a short pointer of version 2: %v", err)
+	if _, err := pointer.Decode(seal([]byte{3, 0, 0, 0, 0})); !errors.Is(err, pointer.ErrVersion) {
+		t.Errorf("a short pointer of version 3: %v", err)
 	}
 }
 
 // breaks are changes that make a pointer one that must not be stored, and the part that is to blame.
 func breaks() map[string]func(p *pointer.Pointer) {
 	return map[string]func(p *pointer.Pointer){
-		"blob id":             func(p *pointer.Pointer) { p.Blob = pointer.BlobID{} },
-		"region":              func(p *pointer.Pointer) { p.Region = "eu west" },
-		"region: is 65":       func(p *pointer.Pointer) { p.Region = strings.Repeat("r", 65) },
-		"codec":               func(p *pointer.Pointer) { p.Codec = 3 },
-		"codec: 0":            func(p *pointer.Pointer) { p.Codec = 0 },
-		"block length: 0":     func(p *pointer.Pointer) { p.BlockLen = 0 },
-		"block length":        func(p *pointer.Pointer) { p.BlockLen = pointer.MaxBlockLen + 1 },
-		"raw block length: 0": func(p *pointer.Pointer) { p.BlockRawLen, p.Length = 0, 0 },
-		"raw block length":    func(p *pointer.Pointer) { p.BlockRawLen = pointer.MaxBlockRaw + 1 },
-		"without compression": func(p *pointer.Pointer) { p.Codec = pointer.CodecNone },
-		"block offset":        func(p *pointer.Pointer) { p.BlockOffset = pointer.MaxBlobLen },
-		"block offset: 7":     func(p *pointer.Pointer) { p.BlockOffset = math.MaxUint64 - 5 },
-		"length":              func(p *pointer.Pointer) { p.Length = 0 },
-		"length: 2000000":     func(p *pointer.Pointer) { p.Offset = 1 },
-		"length: 4294967295":  func(p *pointer.Pointer) { p.Offset, p.Length = math.MaxUint32, math.MaxUint32 },
-		"messages":            func(p *pointer.Pointer) { p.Frames = 0 },
-		"messages: 11":        func(p *pointer.Pointer) { p.Messages = 11 },
-		"times":               func(p *pointer.Pointer) { p.MaxTime = p.MinTime - 1 },
-		"sequences":           func(p *pointer.Pointer) { p.Sequences = make([]pointer.Sequence, pointer.MaxSequences+1) },
-		"sequences: run 0":    func(p *pointer.Pointer) { p.Sequences = []pointer.Sequence{{First: 2, Last: 1}} },
-		"sequences: run":      func(p *pointer.Pointer) { p.Sequences = []pointer.Sequence{{Last: math.MaxUint64}} },
+		"blob id":               func(p *pointer.Pointer) { p.Blob = pointer.BlobID{} },
+		"region":                func(p *pointer.Pointer) { p.Region = "eu west" },
+		"region: is 65":         func(p *pointer.Pointer) { p.Region = strings.Repeat("r", 65) },
+		"codec":                 func(p *pointer.Pointer) { p.Codec = 5 },
+		"block length: 1999952": func(p *pointer.Pointer) { p.Codec, p.BlockLen = pointer.CodecEncrypted, p.BlockRawLen },
+		"block length: 48":      func(p *pointer.Pointer) { p.Codec, p.BlockLen = pointer.CodecEncryptedZstd, pointer.EncryptionOverhead },
+		"codec: 0":              func(p *pointer.Pointer) { p.Codec = 0 },
+		"block length: 0":       func(p *pointer.Pointer) { p.BlockLen = 0 },
+		"block length":          func(p *pointer.Pointer) { p.BlockLen = pointer.MaxBlockLen + 1 },
+		"raw block length: 0":   func(p *pointer.Pointer) { p.BlockRawLen, p.Length = 0, 0 },
+		"raw block length":      func(p *pointer.Pointer) { p.BlockRawLen = pointer.MaxBlockRaw + 1 },
+		"without compression":   func(p *pointer.Pointer) { p.Codec = pointer.CodecNone },
+		"block offset":          func(p *pointer.Pointer) { p.BlockOffset = pointer.MaxBlobLen },
+		"block offset: 7":       func(p *pointer.Pointer) { p.BlockOffset = math.MaxUint64 - 5 },
+		"length":                func(p *pointer.Pointer) { p.Length = 0 },
+		"length: 2000000":       func(p *pointer.Pointer) { p.Offset = 1 },
+		"length: 4294967295":    func(p *pointer.Pointer) { p.Offset, p.Length = math.MaxUint32, math.MaxUint32 },
+		"messages":              func(p *pointer.Pointer) { p.Frames = 0 },
+		"messages: 11":          func(p *pointer.Pointer) { p.Messages = 11 },
+		"times":                 func(p *pointer.Pointer) { p.MaxTime = p.MinTime - 1 },
+		"sequences":             func(p *pointer.Pointer) { p.Sequences = make([]pointer.Sequence, pointer.MaxSequences+1) },
+		"sequences: run 0":      func(p *pointer.Pointer) { p.Sequences = []pointer.Sequence{{First: 2, Last: 1}} },
+		"sequences: run":        func(p *pointer.Pointer) { p.Sequences = []pointer.Sequence{{Last: math.MaxUint64}} },
 	}
 }
 

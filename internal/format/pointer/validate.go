@@ -86,7 +86,7 @@ func (p *Pointer) firstViolation() (what, reason string) {
 }
 
 func (p *Pointer) checkBlock(refuse func(what, reason string)) {
-	if p.Codec != CodecNone && p.Codec != CodecZstd {
+	if p.Codec < CodecNone || p.Codec > CodecEncryptedZstd {
 		refuse("codec", fmt.Sprintf("%d is unknown", uint8(p.Codec)))
 	}
 	if p.BlockLen == 0 || p.BlockLen > MaxBlockLen {
@@ -95,8 +95,15 @@ func (p *Pointer) checkBlock(refuse func(what, reason string)) {
 	if p.BlockRawLen == 0 || p.BlockRawLen > MaxBlockRaw {
 		refuse("raw block length", fmt.Sprintf("%d is not in 1..%d", p.BlockRawLen, MaxBlockRaw))
 	}
-	if p.Codec == CodecNone && p.BlockLen != p.BlockRawLen {
-		refuse("block length", fmt.Sprintf("%d stored for %d raw bytes without compression", p.BlockLen, p.BlockRawLen))
+	overhead := uint32(0)
+	if p.Codec.IsEncrypted() {
+		overhead = EncryptionOverhead
+	}
+	switch {
+	case p.BlockLen <= overhead:
+		refuse("block length", fmt.Sprintf("%d, of which encryption takes %d", p.BlockLen, overhead))
+	case p.Codec.Compression() == CodecNone && p.BlockLen-overhead != p.BlockRawLen:
+		refuse("block length", fmt.Sprintf("%d stored for %d raw bytes without compression", p.BlockLen-overhead, p.BlockRawLen))
 	}
 	if p.BlockOffset > MaxBlobLen || p.BlockOffset+uint64(p.BlockLen) > MaxBlobLen {
 		refuse("block offset", fmt.Sprintf("%d bytes at %d reach over the limit of a blob, %d", p.BlockLen, p.BlockOffset, uint64(MaxBlobLen)))

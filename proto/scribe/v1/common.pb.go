@@ -1181,7 +1181,11 @@ type Category struct {
 	// Every split and merge of shards, in order; at most 128. Shards that come from one have numbers that are equal modulo 1,024. The server's.
 	Lineage []*ShardLineage `protobuf:"bytes,63,rep,name=lineage,proto3" json:"lineage,omitempty"`
 	// Split shards with one log that have more traffic than a batcher should have.
-	AutoSplit     bool `protobuf:"varint,64,opt,name=auto_split,json=autoSplit,proto3" json:"auto_split,omitempty"`
+	AutoSplit bool `protobuf:"varint,64,opt,name=auto_split,json=autoSplit,proto3" json:"auto_split,omitempty"`
+	// Payloads are encrypted before they leave the batcher (docs/format/encryption.md). What was stored before stays as it is.
+	Encrypted bool `protobuf:"varint,70,opt,name=encrypted,proto3" json:"encrypted,omitempty"`
+	// The number of the key that new payloads are encrypted with; 0 = the category has never been encrypted. The server's.
+	KeyGeneration uint32 `protobuf:"varint,71,opt,name=key_generation,json=keyGeneration,proto3" json:"key_generation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1412,6 +1416,20 @@ func (x *Category) GetAutoSplit() bool {
 	return false
 }
 
+func (x *Category) GetEncrypted() bool {
+	if x != nil {
+		return x.Encrypted
+	}
+	return false
+}
+
+func (x *Category) GetKeyGeneration() uint32 {
+	if x != nil {
+		return x.KeyGeneration
+	}
+	return 0
+}
+
 // ShardPosition is a place in a physical shard.
 type ShardPosition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1582,7 +1600,8 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\bproducer\x18\x02 \x01(\x04R\bproducer\x12)\n" +
 	"\x06reason\x18\x03 \x01(\x0e2\x11.scribe.v1.ReasonR\x06reason\x12\x14\n" +
 	"\x05epoch\x18\x04 \x01(\rR\x05epoch\x12#\n" +
-	"\rnext_sequence\x18\x05 \x01(\x04R\fnextSequence\"\xdb\t\n" +
+	"\rnext_sequence\x18\x05 \x01(\x04R\fnextSequence\"\xa0\n" +
+	"\n" +
 	"\bCategory\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\rR\x02id\x12\x1a\n" +
@@ -1619,7 +1638,9 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\x06ranges\x18> \x03(\v2\x15.scribe.v1.ShardRangeR\x06ranges\x121\n" +
 	"\alineage\x18? \x03(\v2\x17.scribe.v1.ShardLineageR\alineage\x12\x1d\n" +
 	"\n" +
-	"auto_split\x18@ \x01(\bR\tautoSplit\"K\n" +
+	"auto_split\x18@ \x01(\bR\tautoSplit\x12\x1c\n" +
+	"\tencrypted\x18F \x01(\bR\tencrypted\x12%\n" +
+	"\x0ekey_generation\x18G \x01(\rR\rkeyGeneration\"K\n" +
 	"\rShardPosition\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x10\n" +
 	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\x12\x12\n" +

@@ -515,7 +515,11 @@ type UpdateCategoryRequest struct {
 	// Merge two logical shards with adjacent hashes that come from one: the first one has all of them from now on. Alone, and with the revision.
 	MergeShards []uint32 `protobuf:"varint,63,rep,packed,name=merge_shards,json=mergeShards,proto3" json:"merge_shards,omitempty"`
 	// New choice whether busy shards are split.
-	AutoSplit     *bool `protobuf:"varint,64,opt,name=auto_split,json=autoSplit,proto3,oneof" json:"auto_split,omitempty"`
+	AutoSplit *bool `protobuf:"varint,64,opt,name=auto_split,json=autoSplit,proto3,oneof" json:"auto_split,omitempty"`
+	// Encrypt new payloads, or no longer.
+	Encrypted *bool `protobuf:"varint,70,opt,name=encrypted,proto3,oneof" json:"encrypted,omitempty"`
+	// Encrypt new payloads with a new key. The category has to be encrypted.
+	RotateKey     bool `protobuf:"varint,71,opt,name=rotate_key,json=rotateKey,proto3" json:"rotate_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -721,6 +725,20 @@ func (x *UpdateCategoryRequest) GetMergeShards() []uint32 {
 func (x *UpdateCategoryRequest) GetAutoSplit() bool {
 	if x != nil && x.AutoSplit != nil {
 		return *x.AutoSplit
+	}
+	return false
+}
+
+func (x *UpdateCategoryRequest) GetEncrypted() bool {
+	if x != nil && x.Encrypted != nil {
+		return *x.Encrypted
+	}
+	return false
+}
+
+func (x *UpdateCategoryRequest) GetRotateKey() bool {
+	if x != nil {
+		return x.RotateKey
 	}
 	return false
 }
@@ -1463,6 +1481,8 @@ type Member struct {
 	SharesQuotas bool `protobuf:"varint,50,opt,name=shares_quotas,json=sharesQuotas,proto3" json:"shares_quotas,omitempty"`
 	// It knows the categories of the cell itself, whose names begin with '_'. Builds before that take such names for damage.
 	OwnCategories bool `protobuf:"varint,91,opt,name=own_categories,json=ownCategories,proto3" json:"own_categories,omitempty"`
+	// It has the key file of encrypted categories. Builds before that store what it should encrypt as it is.
+	HasKeys bool `protobuf:"varint,92,opt,name=has_keys,json=hasKeys,proto3" json:"has_keys,omitempty"`
 	// The loads of its roles, by which callers choose. At most 16. Builds before that have none: their batcher and read stream have Member.load, and their other
 	// roles are taken to have the load that is typical for the others.
 	Loads         []*RoleLoad `protobuf:"bytes,73,rep,name=loads,proto3" json:"loads,omitempty"`
@@ -1573,6 +1593,13 @@ func (x *Member) GetSharesQuotas() bool {
 func (x *Member) GetOwnCategories() bool {
 	if x != nil {
 		return x.OwnCategories
+	}
+	return false
+}
+
+func (x *Member) GetHasKeys() bool {
+	if x != nil {
+		return x.HasKeys
 	}
 	return false
 }
@@ -3561,7 +3588,7 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"categories\x18\x01 \x03(\v2\x13.scribe.v1.CategoryR\n" +
 	"categories\x12\x12\n" +
 	"\x04more\x18\x02 \x01(\bR\x04more\x12\x14\n" +
-	"\x05named\x18\x03 \x01(\bR\x05named\"\xa8\v\n" +
+	"\x05named\x18\x03 \x01(\bR\x05named\"\xf8\v\n" +
 	"\x15UpdateCategoryRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x19\n" +
@@ -3596,7 +3623,10 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"splitShard\x88\x01\x01\x12!\n" +
 	"\fmerge_shards\x18? \x03(\rR\vmergeShards\x12\"\n" +
 	"\n" +
-	"auto_split\x18@ \x01(\bH\x0eR\tautoSplit\x88\x01\x01B\b\n" +
+	"auto_split\x18@ \x01(\bH\x0eR\tautoSplit\x88\x01\x01\x12!\n" +
+	"\tencrypted\x18F \x01(\bH\x0fR\tencrypted\x88\x01\x01\x12\x1d\n" +
+	"\n" +
+	"rotate_key\x18G \x01(\bR\trotateKeyB\b\n" +
 	"\x06_ownerB\t\n" +
 	"\a_shardsB\x14\n" +
 	"\x12_max_message_bytesB\x19\n" +
@@ -3611,7 +3641,9 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\x10_read_quota_modeB\v\n" +
 	"\t_priorityB\x0e\n" +
 	"\f_split_shardB\r\n" +
-	"\v_auto_split\"I\n" +
+	"\v_auto_splitB\f\n" +
+	"\n" +
+	"_encrypted\"I\n" +
 	"\x16UpdateCategoryResponse\x12/\n" +
 	"\bcategory\x18\x01 \x01(\v2\x13.scribe.v1.CategoryR\bcategory\"G\n" +
 	"\x15DeleteCategoryRequest\x12\x12\n" +
@@ -3660,7 +3692,7 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\x10bytes_per_second\x18\x02 \x01(\x04R\x0ebytesPerSecond\x12.\n" +
 	"\x13messages_per_second\x18\x03 \x01(\x04R\x11messagesPerSecond\x12!\n" +
 	"\fmicro_shards\x18\x04 \x01(\rR\vmicroShards\x12\x12\n" +
-	"\x04logs\x18\x05 \x01(\rR\x04logs\"\xdf\x02\n" +
+	"\x04logs\x18\x05 \x01(\rR\x04logs\"\xfa\x02\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12%\n" +
 	"\x05roles\x18\x02 \x03(\x0e2\x0f.scribe.v1.RoleR\x05roles\x12\x10\n" +
@@ -3672,7 +3704,8 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\vincarnation\x18( \x01(\tR\vincarnation\x12\x14\n" +
 	"\x05store\x18) \x01(\tR\x05store\x12#\n" +
 	"\rshares_quotas\x182 \x01(\bR\fsharesQuotas\x12%\n" +
-	"\x0eown_categories\x18[ \x01(\bR\rownCategories\x12)\n" +
+	"\x0eown_categories\x18[ \x01(\bR\rownCategories\x12\x19\n" +
+	"\bhas_keys\x18\\ \x01(\bR\ahasKeys\x12)\n" +
 	"\x05loads\x18I \x03(\v2\x13.scribe.v1.RoleLoadR\x05loads\"C\n" +
 	"\bRoleLoad\x12#\n" +
 	"\x04role\x18\x01 \x01(\x0e2\x0f.scribe.v1.RoleR\x04role\x12\x12\n" +

@@ -40,6 +40,7 @@ type Builder struct {
 	blocks   []Block
 	stored   [][]byte
 	blockEnd uint64 // offset of the next block
+	version  uint8  // the oldest that has what was added
 
 	categories map[uint32]categoryIndex
 	positions  map[logPosition]struct{} // of the entries
@@ -79,6 +80,7 @@ func NewBuilder(id pointer.BlobID, class uint32, region string, created int64) *
 	b := &Builder{
 		blobIdentity: blobIdentity{id: id, class: class, region: region, created: created},
 		blockEnd:     HeaderLen,
+		version:      plainVersion,
 		categories:   map[uint32]categoryIndex{},
 		positions:    map[logPosition]struct{}{},
 	}
@@ -114,6 +116,9 @@ func (b *Builder) AddBlock(codec pointer.Codec, stored []byte, rawLen int) (bloc
 		b.addError("block %d: %d stored and %d raw bytes, the limits are %d and %d",
 			block, len(stored), rawLen, pointer.MaxBlockLen, pointer.MaxBlockRaw)
 		stored, rawLen = nil, 0
+	}
+	if codec.IsEncrypted() {
+		b.version = Version
 	}
 	v := Block{
 		Codec: codec, Offset: b.blockEnd, Len: uint32(len(stored)), RawLen: uint32(rawLen), CRC: record.CRC(stored),
@@ -224,8 +229,8 @@ func (b *Builder) Finish() ([][]byte, error) {
 		return nil, errors.Join(b.errs...)
 	}
 	parts := make([][]byte, 0, len(b.stored)+2)
-	parts = append(parts, encodeHeader(b.blobIdentity))
+	parts = append(parts, encodeHeader(b.blobIdentity, b.version))
 	parts = append(parts, b.stored...)
-	end := encodeTrailer(blobTrailer{footerOffset: b.blockEnd, footerLen: uint32(len(footer)), footerCRC: record.CRC(footer)})
+	end := encodeTrailer(blobTrailer{footerOffset: b.blockEnd, footerLen: uint32(len(footer)), footerCRC: record.CRC(footer)}, b.version)
 	return append(parts, append(footer, end...)), nil
 }

@@ -10,6 +10,8 @@ var (
 	ErrDamaged = errors.New("layout: damaged blob")
 	// ErrVersion matches every [VersionError].
 	ErrVersion = errors.New("layout: unsupported version")
+	// ErrNoKey means that the key of an encrypted block does not exist: it was deleted, so nobody can read the block any more.
+	ErrNoKey = errors.New("layout: the block's key does not exist")
 	// ErrInvalid is wrapped by the errors of a [Builder] whose input violates the format.
 	ErrInvalid = errors.New("layout: invalid blob")
 )

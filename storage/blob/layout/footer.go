@@ -113,6 +113,9 @@ func (f *Footer) readBlocks(r *field.Reader, end uint64) {
 	for i := range f.Blocks {
 		v := &f.Blocks[i]
 		v.Codec = pointer.Codec(r.Fixed8("codec"))
+		if v.Codec.IsEncrypted() && f.Version <= plainVersion {
+			r.Fail("codec", "%s in version %d", v.Codec, f.Version)
+		}
 		v.Offset = at
 		v.Len = r.Uint32("block length")
 		v.RawLen = r.Uint32("raw block length")

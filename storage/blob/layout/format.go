@@ -8,9 +8,13 @@ import (
 	"scribe/internal/format/record"
 )
 
-// Version is the version that this build writes, and the newest that it reads. Version 2 added the writer's [History], the first
-// LSN of each entry's epoch, whether its position was predicted, and the settings of categories.
-const Version = 2
+// Version is the newest version that this build reads. Version 2 added the writer's [History], the first LSN of each entry's epoch, whether
+// its position was predicted, and the settings of categories; version 3 encrypted blocks. A blob without any is written as version 2, so
+// that older builds read it.
+const (
+	Version      = 3
+	plainVersion = 2
+)
 
 // Limits of the format. Readers refuse larger values; a [Builder] never writes them.
 const (
@@ -81,10 +85,10 @@ func (f *partDamage) damageError(key string, start int64) *DamageError {
 	return &DamageError{Key: key, What: f.what, Offset: start + int64(f.offset), Reason: f.reason}
 }
 
-func encodeHeader(v blobIdentity) []byte {
+func encodeHeader(v blobIdentity, version uint8) []byte {
 	b := make([]byte, HeaderLen)
 	copy(b[offMagic:], headerMagic)
-	b[offVersion] = Version
+	b[offVersion] = version
 	b[offRegionLen] = uint8(len(v.region))
 	binary.LittleEndian.PutUint32(b[offClass:], v.class)
 	copy(b[offID:], v.id[:])
@@ -157,12 +161,12 @@ type blobTrailer struct {
 	footerCRC    uint32
 }
 
-func encodeTrailer(t blobTrailer) []byte {
+func encodeTrailer(t blobTrailer, version uint8) []byte {
 	b := make([]byte, TrailerLen)
 	binary.LittleEndian.PutUint64(b[offFooterOffset:], t.footerOffset)
 	binary.LittleEndian.PutUint32(b[offFooterLen:], t.footerLen)
 	binary.LittleEndian.PutUint32(b[offFooterCRC:], t.footerCRC)
-	b[offTrailerVersion] = Version
+	b[offTrailerVersion] = version
 	binary.LittleEndian.PutUint32(b[offTrailerCRC:], record.CRC(b[:offTrailerCRC]))
 	copy(b[offTrailerMagic:], trailerMagic)
 	return b

@@ -69,7 +69,7 @@ func TestReadBack(t *testing.T) {
 			t.Errorf("payload %d can be appended to, over the next one", i)
 		}
 	}
-	if err := layout.Verify(t.Context(), s, b.key); err != nil {
+	if _, err := layout.Verify(t.Context(), s, b.key, nil); err != nil {
 		t.Errorf("Verify: %v", err)
 	}
 }
@@ -90,6 +90,91 @@ func TestParts(t *testing.T) {
 	again, err := b.Finish()
 	if err != nil || !bytes.Equal(slices.Concat(parts...), slices.Concat(again...)) {
 		t.Errorf("Finish again differs: %v", err)
+	}
+}
+
+// opener decrypts blocks that seal has made: a byte is changed, and EncryptionOverhead bytes are put in front.
+type opener struct{ err error }
+
+func (o opener) DecryptBlock(_ context.Context, _ pointer.Codec, stored []byte, _ int) ([]byte, error) {
+	if o.err != nil {
+		return nil, o.err
+	}
+	out := bytes.Clone(stored[pointer.EncryptionOverhead:])
+	out[0] ^= 1
+	return out, nil
+}
+
+func seal(block []byte) []byte {
+	out := append(make([]byte, pointer.EncryptionOverhead), block...)
+	out[pointer.EncryptionOverhead] ^= 1
+	return out
+}
+
+// encryptedBlob is sampleBlob with its blocks encrypted, but for the last one.
+func encryptedBlob(t *testing.T) built {
+	t.Helper()
+	large, shared := sample(t)
+	b := layout.NewBuilder(blobID(0), 72, "eu-west-1", created)
+	b.SetHistory(sampleHistory())
+	out := built{key: pointer.Key(72, blobID(0))}
+	for i, p := range append([]payload{large}, shared...) {
+		codec, stored := pointer.CodecZstd, compress(t, p.frames)
+		if i == 1 {
+			codec, stored = pointer.CodecNone, p.frames
+		}
+		if i < 2 {
+			codec, stored = codec.Encrypted(), seal(stored)
+		}
+		e := p.entry
+		e.Pointer = b.AddPayload(b.AddBlock(codec, stored, len(p.frames)), 0, uint32(len(p.frames)), p.entry)
+		out.pointers, out.entries = append(out.pointers, e.Pointer), append(out.entries, e)
+	}
+	parts, err := b.Finish()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out.bytes = slices.Concat(parts...)
+	return out
+}
+
+// TestEncrypted: a blob with encrypted blocks is of version 3; it is verified with the keys, and without them as far as its checksums go.
+func TestEncrypted(t *testing.T) {
+	b := encryptedBlob(t)
+	if b.bytes[8] != 3 || b.bytes[len(b.bytes)-16] != 3 {
+		t.Errorf("versions %d and %d", b.bytes[8], b.bytes[len(b.bytes)-16])
+	}
+	s := store(t, b.key, b.bytes)
+	f, err := layout.ReadFooter(t.Context(), s, b.key)
+	if err != nil || !reflect.DeepEqual(f.Entries, b.entries) {
+		t.Errorf("%+v, %v", f, err)
+	}
+	for i := range b.pointers {
+		got, err := pointer.Decode(pointer.Append(nil, &b.pointers[i]))
+		if err != nil || !reflect.DeepEqual(got, b.pointers[i]) {
+			t.Errorf("%+v, %v", got, err)
+		}
+	}
+	if closed, err := layout.Verify(t.Context(), s, b.key, opener{}); closed != 0 || err != nil {
+		t.Errorf("%d closed, %v", closed, err)
+	}
+	if closed, err := layout.Verify(t.Context(), s, b.key, nil); closed != 2 || err != nil {
+		t.Errorf("without keys: %d closed, %v", closed, err)
+	}
+	if closed, err := layout.Verify(t.Context(), s, b.key, opener{layout.ErrNoKey}); closed != 2 || err != nil {
+		t.Errorf("with deleted keys: %d closed, %v", closed, err)
+	}
+	if _, err := layout.Verify(t.Context(), s, b.key, opener{layout.ErrDamaged}); !errors.Is(err, layout.ErrDamaged) || !strings.Contains(err.Error(), "block 0 at byte 128: cannot be decrypted") {
+		t.Error(err)
+	}
+	if _, err := layout.Verify(t.Context(), s, b.key, opener{blob.ErrUnavailable}); !errors.Is(err, blob.ErrUnavailable) || errors.Is(err, layout.ErrDamaged) {
+		t.Error(err)
+	}
+	// An older version has no such blocks.
+	data := bytes.Clone(b.bytes)
+	data[8], data[len(data)-16] = 2, 2
+	if _, err := layout.ReadFooter(t.Context(), store(t, b.key, reseal(data)), b.key); !errors.Is(err, layout.ErrDamaged) || !strings.Contains(err.Error(), "zstd, encrypted in version 2") {
+		t.Error(err)
 	}
 }
 
@@ -120,6 +205,11 @@ func TestGolden(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if *rewrite {
+		if err := os.WriteFile(filepath.Join("testdata", "golden", "v3", "encrypted.blob"), encryptedBlob(t).bytes, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	golden, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -127,14 +217,14 @@ func TestGolden(t *testing.T) {
 	if !bytes.Equal(written, golden) {
 		t.Errorf("the builder writes\n%s\nwant\n%s", hex.Dump(written), hex.Dump(golden))
 	}
-	for _, name := range []string{"v1/plain.blob", "v1/zstd.blob", "v2/plain.blob", "v2/zstd.blob"} {
+	for _, name := range []string{"v1/plain.blob", "v1/zstd.blob", "v2/plain.blob", "v2/zstd.blob", "v3/encrypted.blob"} {
 		golden, err := os.ReadFile(filepath.Join("testdata", "golden", filepath.FromSlash(name)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		key := pointer.Key(72, id)
 		s := store(t, key, golden)
-		if err := layout.Verify(t.Context(), s, key); err != nil {
+		if _, err := layout.Verify(t.Context(), s, key, opener{}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		f, err := layout.ReadFooter(t.Context(), s, key)
@@ -144,7 +234,7 @@ func TestGolden(t *testing.T) {
 		if len(f.Entries) != 3 {
 			t.Errorf("%s: %s", name, text(f))
 		}
-		if hasHistory := strings.HasPrefix(name, "v2"); (f.History.Run != 0) != hasHistory || (f.Entries[0].Start != 0) != hasHistory || (f.Entries[0].Settings != nil) != hasHistory {
+		if hasHistory := !strings.HasPrefix(name, "v1"); (f.History.Run != 0) != hasHistory || (f.Entries[0].Start != 0) != hasHistory || (f.Entries[0].Settings != nil) != hasHistory {
 			t.Errorf("%s: %s", name, text(f))
 		}
 		if strings.HasSuffix(name, "plain.blob") && !reflect.DeepEqual(f.Entries[0].Pointer, first) {
@@ -187,7 +277,7 @@ func TestVerifyFindsEveryFlip(t *testing.T) {
 		for bit := range 8 {
 			data := bytes.Clone(b.bytes)
 			data[i] ^= 1 << bit
-			err := layout.Verify(t.Context(), store(t, b.key, data), b.key)
+			_, err := layout.Verify(t.Context(), store(t, b.key, data), b.key, nil)
 			if !errors.Is(err, layout.ErrDamaged) {
 				t.Fatalf("bit %d of byte %d: %v", bit, i, err)
 			}
@@ -197,14 +287,14 @@ func TestVerifyFindsEveryFlip(t *testing.T) {
 				}
 			}
 		}
-		err := layout.Verify(t.Context(), store(t, b.key, b.bytes[:i]), b.key)
+		_, err := layout.Verify(t.Context(), store(t, b.key, b.bytes[:i]), b.key, nil)
 		if !errors.Is(err, layout.ErrDamaged) || len(places(t, err)) == 0 {
 			t.Fatalf("cut to %d bytes: %v", i, err)
 		}
 	}
 	for _, more := range [][]byte{{0}, b.bytes} {
 		data := slices.Concat(b.bytes, more)
-		if err := layout.Verify(t.Context(), store(t, b.key, data), b.key); !errors.Is(err, layout.ErrDamaged) {
+		if _, err := layout.Verify(t.Context(), store(t, b.key, data), b.key, nil); !errors.Is(err, layout.ErrDamaged) {
 			t.Fatalf("with %d bytes more: %v", len(more), err)
 		}
 	}
@@ -253,10 +343,10 @@ func TestVersions(t *testing.T) {
 	b := sampleBlob(t)
 	trailer := len(b.bytes) - layout.TrailerLen
 	for name, at := range map[string]int{"header": 8, "trailer": trailer + 16} {
-		for _, version := range []byte{0, 3, 255} {
+		for _, version := range []byte{0, 4, 255} {
 			data := bytes.Clone(b.bytes)
 			data[at] = version
-			err := layout.Verify(t.Context(), store(t, b.key, reseal(data)), b.key)
+			_, err := layout.Verify(t.Context(), store(t, b.key, reseal(data)), b.key, nil)
 			if version == 0 {
 				if !errors.Is(err, layout.ErrDamaged) {
 					t.Errorf("%s of version 0: %v", name, err)
@@ -273,7 +363,7 @@ func TestVersions(t *testing.T) {
 		}
 	}
 	data := bytes.Clone(b.bytes)
-	if err := layout.Verify(t.Context(), store(t, b.key, reseal(data)), b.key); err != nil {
+	if _, err := layout.Verify(t.Context(), store(t, b.key, reseal(data)), b.key, nil); err != nil {
 		t.Errorf("the test changes what it should not: %v", err)
 	}
 }
@@ -285,7 +375,7 @@ func TestReserved(t *testing.T) {
 	for _, at := range []int{10, 11, 40 + len("eu-west-1"), 103, 104, 123, trailer + 17, trailer + 19} {
 		data := bytes.Clone(b.bytes)
 		data[at] = 1
-		if err := layout.Verify(t.Context(), store(t, b.key, reseal(data)), b.key); !errors.Is(err, layout.ErrDamaged) || !strings.Contains(err.Error(), "reserved") {
+		if _, err := layout.Verify(t.Context(), store(t, b.key, reseal(data)), b.key, nil); !errors.Is(err, layout.ErrDamaged) || !strings.Contains(err.Error(), "reserved") {
 			t.Errorf("byte %d: %v", at, err)
 		}
 	}
@@ -295,14 +385,14 @@ func TestReserved(t *testing.T) {
 func TestWrongBlob(t *testing.T) {
 	b := sampleBlob(t)
 	for _, key := range []string{pointer.Key(72, blobID(1)), pointer.Key(73, blobID(0))} {
-		if err := layout.Verify(t.Context(), store(t, key, b.bytes), key); !errors.Is(err, layout.ErrDamaged) || !strings.Contains(err.Error(), b.key) {
+		if _, err := layout.Verify(t.Context(), store(t, key, b.bytes), key, nil); !errors.Is(err, layout.ErrDamaged) || !strings.Contains(err.Error(), b.key) {
 			t.Errorf("Verify: %v", err)
 		}
 	}
-	if err := layout.Verify(t.Context(), store(t, "some/key", b.bytes), "some/key"); !errors.Is(err, pointer.ErrInvalid) {
+	if _, err := layout.Verify(t.Context(), store(t, "some/key", b.bytes), "some/key", nil); !errors.Is(err, pointer.ErrInvalid) {
 		t.Errorf("Verify of a key that is none: %v", err)
 	}
-	if err := layout.Verify(t.Context(), memory.New(), b.key); !errors.Is(err, blob.ErrNotFound) || errors.Is(err, layout.ErrDamaged) {
+	if _, err := layout.Verify(t.Context(), memory.New(), b.key, nil); !errors.Is(err, blob.ErrNotFound) || errors.Is(err, layout.ErrDamaged) {
 		t.Errorf("Verify of a blob that is not there: %v", err)
 	}
 	// The header of another blob.
@@ -310,7 +400,7 @@ func TestWrongBlob(t *testing.T) {
 	copy(data[16:], make([]byte, 16))
 	id := blobID(5)
 	copy(data[16:], id[:])
-	if err := layout.Verify(t.Context(), store(t, b.key, reseal(data)), b.key); !errors.Is(err, layout.ErrDamaged) || !strings.Contains(err.Error(), "header") {
+	if _, err := layout.Verify(t.Context(), store(t, b.key, reseal(data)), b.key, nil); !errors.Is(err, layout.ErrDamaged) || !strings.Contains(err.Error(), "header") {
 		t.Errorf("Verify of a blob with another one's header: %v", err)
 	}
 }
@@ -339,7 +429,7 @@ func TestVerifyTruth(t *testing.T) {
 		p := large
 		change(&p)
 		b := assemble(t, layout.NewBuilder(blobID(0), 72, "", created), []payload{p})
-		err := layout.Verify(t.Context(), store(t, b.key, b.bytes), b.key)
+		_, err := layout.Verify(t.Context(), store(t, b.key, b.bytes), b.key, nil)
 		if !errors.Is(err, layout.ErrDamaged) || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), fmt.Sprintf("LSN %d", p.entry.LSN)) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -353,7 +443,7 @@ func TestVerifyTruth(t *testing.T) {
 		p := seq
 		p.entry.Pointer.Sequences = runs
 		b := assemble(t, layout.NewBuilder(blobID(0), 72, "", created), []payload{p})
-		if err := layout.Verify(t.Context(), store(t, b.key, b.bytes), b.key); err != nil {
+		if _, err := layout.Verify(t.Context(), store(t, b.key, b.bytes), b.key, nil); err != nil {
 			t.Errorf("runs %v: %v", runs, err)
 		}
 	}
@@ -373,7 +463,7 @@ func TestVerifyOverlap(t *testing.T) {
 		t.Fatal(err)
 	}
 	key := pointer.Key(72, blobID(0))
-	if err := layout.Verify(t.Context(), store(t, key, slices.Concat(parts...)), key); !errors.Is(err, layout.ErrDamaged) || !strings.Contains(err.Error(), "in front of it") {
+	if _, err := layout.Verify(t.Context(), store(t, key, slices.Concat(parts...)), key, nil); !errors.Is(err, layout.ErrDamaged) || !strings.Contains(err.Error(), "in front of it") {
 		t.Errorf("Verify: %v", err)
 	}
 }
@@ -394,7 +484,8 @@ func TestVerifyReportsAll(t *testing.T) {
 		}
 		return data
 	}
-	found := places(t, layout.Verify(t.Context(), store(t, out.key, damage(1, 7, 200)), out.key))
+	_, err := layout.Verify(t.Context(), store(t, out.key, damage(1, 7, 200)), out.key, nil)
+	found := places(t, err)
 	if len(found) != 3 || found[1].Offset != int64(out.pointers[7].BlockOffset) || found[2].What != "block 200 checksum" {
 		t.Errorf("found %v", found)
 	}
@@ -402,7 +493,7 @@ func TestVerifyReportsAll(t *testing.T) {
 	for i := range 250 {
 		all = append(all, i)
 	}
-	err := layout.Verify(t.Context(), store(t, out.key, damage(all...)), out.key)
+	_, err = layout.Verify(t.Context(), store(t, out.key, damage(all...)), out.key, nil)
 	if !strings.Contains(err.Error(), "150 more findings") || strings.Count(err.Error(), "\n") != 100 {
 		t.Errorf("250 damaged blocks: %v", err)
 	}
@@ -517,7 +608,7 @@ func TestLargeFooter(t *testing.T) {
 	if !reflect.DeepEqual(f.Entries, b.entries) {
 		t.Error("entries differ")
 	}
-	if err := layout.Verify(t.Context(), store(t, b.key, b.bytes), b.key); err != nil {
+	if _, err := layout.Verify(t.Context(), store(t, b.key, b.bytes), b.key, nil); err != nil {
 		t.Error(err)
 	}
 }

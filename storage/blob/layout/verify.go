@@ -21,24 +21,35 @@ const maxFindings = 100
 // shard, counts, times and sequences. Every byte of a blob is covered by a checksum, so no changed byte passes.
 //
 // It returns nil or all damage (the first 100 findings), as joined [DamageError] values, or a [VersionError], or the first error
-// of the store. It holds one block at a time in memory.
-func Verify(ctx context.Context, store blob.Store, key string) error {
-	v := blobVerifier{ctx: ctx, store: store, key: key}
+// of the store or of keys. It holds one block at a time in memory.
+//
+// keys decrypts encrypted blocks. Without it, or where the key was deleted, only their checksums are checked: closed says of how many blocks.
+func Verify(ctx context.Context, store blob.Store, key string, keys Decrypter) (closed int, err error) {
+	v := blobVerifier{ctx: ctx, store: store, key: key, keys: keys}
 	if err := v.verifyBlob(); err != nil {
-		return err
+		return v.closed, err
 	}
 	if v.more > 0 {
 		v.found = append(v.found, fmt.Errorf("layout: blob %s: %d more findings: %w", key, v.more, ErrDamaged))
 	}
-	return errors.Join(v.found...)
+	return v.closed, errors.Join(v.found...)
+}
+
+// Decrypter decrypts blocks: encryption.Keys of package encryption.
+type Decrypter interface {
+	// DecryptBlock returns the block as it was before its encryption, of codec.Compression(), in new memory. An error that matches
+	// [ErrDamaged] is damage, one that matches [ErrNoKey] says that the key was deleted.
+	DecryptBlock(ctx context.Context, codec pointer.Codec, stored []byte, rawLen int) ([]byte, error)
 }
 
 type blobVerifier struct {
-	ctx   context.Context
-	store blob.Store
-	key   string
-	found []error
-	more  int
+	ctx    context.Context
+	store  blob.Store
+	key    string
+	keys   Decrypter
+	found  []error
+	more   int
+	closed int
 }
 
 // addDamage adds a finding.
@@ -131,7 +142,25 @@ func (v *blobVerifier) verifyBlock(footer *Footer, number int, payloads []int, r
 		v.addDamage(name+" checksum", start, nil, "stored %#08x, computed %#08x, %d payloads are in it", b.CRC, computed, len(payloads))
 		return raw, nil
 	}
-	out, err := Decompress(raw, b.Codec, stored, int(b.RawLen))
+	if b.Codec.IsEncrypted() {
+		if v.keys == nil {
+			v.closed++
+			return raw, nil
+		}
+		opened, err := v.keys.DecryptBlock(v.ctx, b.Codec, stored, int(b.RawLen))
+		switch {
+		case errors.Is(err, ErrNoKey):
+			v.closed++
+			return raw, nil
+		case errors.Is(err, ErrDamaged):
+			v.addDamage(name, start, err, "cannot be decrypted")
+			return raw, nil
+		case err != nil:
+			return raw, fmt.Errorf("layout: blob %s: decrypt %s: %w", v.key, name, err)
+		}
+		stored = opened
+	}
+	out, err := Decompress(raw, b.Codec.Compression(), stored, int(b.RawLen))
 	if err != nil {
 		v.addDamage(name, start, err, "cannot be decompressed")
 		return raw, nil

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds a release from the present commit: tools/release.sh VERSION [FOLDER [PLATFORM...]], for example tools/release.sh 1.2.3. Into FOLDER
 # (default: bin/release-VERSION) go the program for each platform (default: linux/amd64 linux/arm64 darwin/arm64), packages for Debian and Red
-# Hat, a list of what is in the program (SBOM, CycloneDX), and SHA256SUMS. The same commit, version and Go version give the same bytes,
+# Hat, a list of what is in the program (SBOM, CycloneDX), the chart for Kubernetes, and SHA256SUMS. The same commit, version and Go version give the same bytes,
 # wherever the repository lies.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -42,6 +42,9 @@ for platform in "${platforms[@]}"; do
 		VERSION=$version GOARCH=$arch PROGRAM=$program "$nfpm" package --config deploy/nfpm.yaml --packager "$format" --target "$out/"
 	done
 done
+
+echo "$out/scribe-$version.tgz"
+tools/chart.sh "$version" "$out/scribe-$version.tgz"
 
 (cd "$out" && find . -type f ! -name SHA256SUMS -printf '%P\n' | LC_ALL=C sort | xargs sha256sum >SHA256SUMS)
 cat "$out/SHA256SUMS"

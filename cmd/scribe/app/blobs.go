@@ -60,7 +60,7 @@ func OpenBlobs(ctx context.Context, c Config) (blob.Store, error) {
 	cfg := s3.DefaultConfig()
 	cfg.Endpoint, cfg.Secure = endpoint.Host, endpoint.Scheme == "https"
 	cfg.Bucket, cfg.Prefix, cfg.Region = c.Blobs.S3.Bucket, c.Blobs.S3.Prefix, c.Blobs.S3.Region
-	cfg.AccessKey, cfg.SecretKey = c.Blobs.S3.AccessKey, c.Blobs.S3.SecretKey
+	cfg.AccessKey, cfg.SecretKey, cfg.IAM = c.Blobs.S3.AccessKey, c.Blobs.S3.SecretKey, c.Blobs.S3.IAM
 	cfg.Encryption, cfg.KMSKey = s3.Encryption(c.Blobs.S3.Encryption), c.Blobs.S3.KMSKey
 	store, err := s3.New(cfg)
 	if err == nil && c.Blobs.S3.CreateBucket {

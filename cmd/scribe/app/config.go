@@ -149,6 +149,8 @@ type S3Config struct {
 	// AccessKey and SecretKey sign requests. Better given in the environment than in a file.
 	AccessKey string `yaml:"access_key" flag:"s3-access-key,up,serve,blobs,far" help:"access key; better in the environment, SCRIBE_S3_ACCESS_KEY"`
 	SecretKey string `yaml:"secret_key" flag:"s3-secret-key,up,serve,blobs,far" help:"secret key; better in the environment, SCRIBE_S3_SECRET_KEY"`
+	// IAM signs requests with the credentials that the platform gives to the process, in place of keys. They are fetched anew before they expire.
+	IAM bool `yaml:"iam" flag:"s3-iam,up,serve,blobs,far" help:"instead of keys use the credentials that the platform gives: those of the pod's service account (IRSA, EKS Pod Identity), the ECS task or the EC2 instance"`
 }
 
 // LogConfig says what is logged.
@@ -374,8 +376,11 @@ func (b *BlobConfig) Validate() error {
 		v.Add("S3.KMSKey", "invalid value %q: only --s3-encryption %s has a key", b.S3.KMSKey, s3.EncryptKMS)
 	}
 	for field, key := range map[string]string{"S3.AccessKey": b.S3.AccessKey, "S3.SecretKey": b.S3.SecretKey} {
-		if key == "" {
-			v.Add(field, "missing: SCRIBE_S3_ACCESS_KEY and SCRIBE_S3_SECRET_KEY in the environment keep keys out of files")
+		switch {
+		case key == "" && !b.S3.IAM:
+			v.Add(field, "missing: SCRIBE_S3_ACCESS_KEY and SCRIBE_S3_SECRET_KEY in the environment keep keys out of files; --s3-iam uses credentials of the platform")
+		case key != "" && b.S3.IAM:
+			v.Add(field, "there are a key and --s3-iam: want either keys or the credentials of the platform")
 		}
 	}
 	return v.Err()

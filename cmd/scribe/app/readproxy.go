@@ -77,8 +77,8 @@ func (c *Config) regionBlobs(r *RegionConfig) *BlobConfig {
 		return nil
 	}
 	b := *r.Blobs
-	if b.S3.AccessKey == "" && b.S3.SecretKey == "" {
-		b.S3.AccessKey, b.S3.SecretKey = c.Blobs.S3.AccessKey, c.Blobs.S3.SecretKey
+	if b.S3.AccessKey == "" && b.S3.SecretKey == "" && !b.S3.IAM {
+		b.S3.AccessKey, b.S3.SecretKey, b.S3.IAM = c.Blobs.S3.AccessKey, c.Blobs.S3.SecretKey, c.Blobs.S3.IAM
 	}
 	return &b
 }

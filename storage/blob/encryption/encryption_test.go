@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,18 +43,20 @@ func keyFile(t testing.TB, names ...string) string {
 
 // world is a store, and a clock that stands still.
 type world struct {
-	store blob.Store
-	now   time.Time
+	store  blob.Store
+	passed atomic.Int64 // nanoseconds
 }
 
-func newWorld() *world {
-	return &world{store: memory.New(), now: time.Unix(1_700_000_000, 0)}
-}
+func newWorld() *world { return &world{store: memory.New()} }
+
+func (w *world) now() time.Time { return time.Unix(1_700_000_000, w.passed.Load()) }
+
+func (w *world) pass(d time.Duration) { w.passed.Add(int64(d)) }
 
 // keys is those of a process.
 func (w *world) keys(t testing.TB, wrapper encryption.Wrapper) *encryption.Keys {
 	t.Helper()
-	k, err := encryption.NewKeys(encryption.Config{Store: w.store, Wrapper: wrapper, Clock: func() time.Time { return w.now }})
+	k, err := encryption.NewKeys(encryption.Config{Store: w.store, Wrapper: wrapper, Clock: w.now})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +225,7 @@ func TestWrongKeys(t *testing.T) {
 	if err := os.Rename(right.Path, path); err != nil {
 		t.Fatal(err)
 	}
-	w.now = w.now.Add(time.Second)
+	w.pass(time.Second)
 	if got, err := k.DecryptBlock(t.Context(), pointer.CodecEncrypted, block, 1); err != nil || string(got) != "x" {
 		t.Errorf("%q, %v", got, err)
 	}
@@ -291,7 +294,7 @@ func TestDeleted(t *testing.T) {
 	if _, err := k.DecryptBlock(t.Context(), pointer.CodecEncrypted, block, 1); err != nil {
 		t.Errorf("the key in memory: %v", err)
 	}
-	w.now = w.now.Add(time.Hour)
+	w.pass(time.Hour)
 	var err error
 	for err == nil { // the first call begins the question to the store
 		_, err = k.DecryptBlock(t.Context(), pointer.CodecEncrypted, block, 1)
@@ -311,19 +314,19 @@ func TestDeleted(t *testing.T) {
 // failing is a store that can be away.
 type failing struct {
 	blob.Store
-	err error
+	away atomic.Bool
 }
 
 func (f *failing) Stat(ctx context.Context, key string) (blob.Info, error) {
-	if f.err != nil {
-		return blob.Info{}, f.err
+	if f.away.Load() {
+		return blob.Info{}, blob.ErrUnavailable
 	}
 	return f.Store.Stat(ctx, key)
 }
 
 func (f *failing) List(ctx context.Context, prefix string) iter.Seq2[blob.Info, error] {
-	if f.err != nil {
-		return func(yield func(blob.Info, error) bool) { yield(blob.Info{}, f.err) }
+	if f.away.Load() {
+		return func(yield func(blob.Info, error) bool) { yield(blob.Info{}, blob.ErrUnavailable) }
 	}
 	return f.Store.List(ctx, prefix)
 }
@@ -333,7 +336,7 @@ func TestReplaced(t *testing.T) {
 	w := newWorld()
 	var log bytes.Buffer
 	file := encryption.KeyFile{Path: keyFile(t, "k1")}
-	k, err := encryption.NewKeys(encryption.Config{Store: w.store, Wrapper: file, Clock: func() time.Time { return w.now }, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	k, err := encryption.NewKeys(encryption.Config{Store: w.store, Wrapper: file, Clock: w.now, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -347,7 +350,7 @@ func TestReplaced(t *testing.T) {
 	if got, err := k.DecryptBlock(t.Context(), pointer.CodecEncrypted, block, 1); err != nil || string(got) != "x" {
 		t.Errorf("%q, %v", got, err)
 	}
-	w.now = w.now.Add(time.Hour)
+	w.pass(time.Hour)
 	for key := old; key == old; key = writing(t, k, 7, 1) {
 		<-time.After(time.Millisecond)
 	}
@@ -372,8 +375,8 @@ func TestStoreAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := w.keys(t, file)
-	f.err = blob.ErrUnavailable
-	w.now = w.now.Add(2 * time.Hour)
+	f.away.Store(true)
+	w.pass(2 * time.Hour)
 	for range 3 {
 		if _, err := k.DecryptBlock(t.Context(), pointer.CodecEncrypted, block, 1); err != nil {
 			t.Errorf("known: %v", err)
@@ -381,10 +384,10 @@ func TestStoreAway(t *testing.T) {
 		if _, err := other.DecryptBlock(t.Context(), pointer.CodecEncrypted, block, 1); !errors.Is(err, blob.ErrUnavailable) {
 			t.Errorf("not known: %v", err)
 		}
-		w.now = w.now.Add(time.Second)
+		w.pass(time.Second)
 	}
-	f.err = nil
-	w.now = w.now.Add(time.Second)
+	f.away.Store(false)
+	w.pass(time.Second)
 	if _, err := other.DecryptBlock(t.Context(), pointer.CodecEncrypted, block, 1); err != nil {
 		t.Errorf("afterwards: %v", err)
 	}

@@ -493,6 +493,9 @@ func (l *logFinder) findLog(c *scribev1.Category, shard uint32) (logTarget, erro
 	return l.last, nil
 }
 
+// keyPause is about what a key takes that is being fetched: three or four requests to the store.
+const keyPause = 200 * time.Millisecond
+
 // findKey sets the key of the last target, whose category is c. It does not wait: a key that is on its way is there when the writer tries again.
 func (l *logFinder) findKey(c *scribev1.Category) {
 	if !c.GetEncrypted() || l.keyErrs[c.GetId()] != nil {
@@ -509,11 +512,11 @@ func (l *logFinder) findKey(c *scribev1.Category) {
 		l.keyErrs = make(map[uint32]error)
 	}
 	// Writers are not told what the file and the store say: the log has it.
-	text := "the batcher has no key for it: its log says why"
+	text, after := "the batcher has no key for it: its log says why", l.retryAfter
 	if errors.Is(err, encryption.ErrLoading) {
-		text = "the batcher is fetching its key"
+		text, after = "the batcher is fetching its key", min(keyPause, after)
 	}
-	l.keyErrs[c.GetId()] = rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, l.retryAfter, "category %q is encrypted: %s", c.GetName(), text)
+	l.keyErrs[c.GetId()] = rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, after, "category %q is encrypted: %s", c.GetName(), text)
 }
 
 var errNoKeys = errors.New("the process has none")

@@ -208,7 +208,7 @@ func inspectBlob(ctx context.Context, store blob.Store, key string, keys *encryp
 		}
 		var closed int
 		if closed, verr = layout.Verify(ctx, store, key, decrypter); closed > 0 {
-			fmt.Fprintf(stderr, "blob %s: %d of its blocks are encrypted, and only their checksums were checked: %s\n", key, closed, whyClosed(keys))
+			fmt.Fprintf(stderr, "blob %s: encrypted blocks of which only the checksums were checked: %d; %s\n", key, closed, whyClosed(keys))
 		}
 	}
 	if errors.Is(verr, layout.ErrDamaged) {

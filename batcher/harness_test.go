@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -24,6 +22,7 @@ import (
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob/encryption"
+	"scribe/storage/blob/encryption/encryptiontest"
 	"scribe/storage/blob/layout"
 	"scribe/storage/blob/memory"
 	"scribe/storage/metalog"
@@ -256,17 +255,6 @@ func newLog(t testing.TB) metalog.Log {
 	return engine
 }
 
-// keyFile makes a file with a key.
-func keyFile(t testing.TB) string {
-	t.Helper()
-	line, err := encryption.NewFileKey("test", nil)
-	path := filepath.Join(t.TempDir(), "keys")
-	if err := errors.Join(err, os.WriteFile(path, []byte(line), 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
 // newCell starts a batcher over log, a new one when it is nil, and store, likewise.
 func newCell(t testing.TB, cfg Config, log metalog.Log, store *memory.Store) *cell {
 	t.Helper()
@@ -284,7 +272,7 @@ func newCellWith(t testing.TB, cfg Config, log metalog.Log, store *memory.Store,
 	c := &cell{t: t, store: &faultyStore{Store: store}, log: &faultyLog{Log: log}, catalog: testCatalog()}
 	c.slot.Store(7)
 	var err error
-	if c.keys, err = encryption.NewKeys(encryption.Config{Store: store, Wrapper: encryption.KeyFile{Path: keyFile(t)}}); err != nil {
+	if c.keys, err = encryption.NewKeys(encryption.Config{Store: store, Wrapper: encryptiontest.KeyFile(t, "test")}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.keys.Close)

@@ -224,10 +224,7 @@ func (a *fetchAnswer) fillPayload(it *answerItem, out *scribev1.Payload) error {
 		return err
 	}
 	if it.whole && (a.encoding == scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW || a.encoding == blockEncoding) {
-		out.Codec, out.Data, out.RawLength, out.Crc = uint32(p.Codec), j.block.data, uint64(p.BlockRawLen), p.BlockCRC
-		if j.block.decrypted {
-			out.Codec, out.Crc = j.block.codec, j.block.crc
-		}
+		out.Codec, out.Data, out.RawLength, out.Crc = j.block.codec, j.block.data, uint64(p.BlockRawLen), j.block.crc
 		j.sent = true
 		return nil
 	}

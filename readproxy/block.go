@@ -74,13 +74,12 @@ type checkedBlock struct {
 	// unread: the block was pushed, and has not been read yet. The cache's mutex guards it.
 	unread bool
 
-	// For a payload in a view: its description, compression, uncompressed length, and the checksum of data.
+	// For a stored block and for a payload in a view: the compression and the checksum of data. Those of a block that was encrypted are not its pointer's.
+	codec uint32
+	crc   uint32
+	// For a payload in a view: its description and its uncompressed length.
 	view   *scribev1.PayloadView
-	codec  uint32
 	rawLen uint64
-	crc    uint32
-	// decrypted: the block is stored encrypted, and data is not what its pointer describes. codec, rawLen and crc are of data.
-	decrypted bool
 }
 
 // blockOverhead is the size that the cache adds to a block's data.
@@ -105,11 +104,8 @@ func sumPieces(data []byte) []uint32 {
 // isIntact reports whether the bytes [begin, end) of a block in memory are unchanged since they were checked. A stored block is
 // always verified as a whole.
 func (b *checkedBlock) isIntact(k *blockKey, begin, end uint64) bool {
-	switch {
-	case b.decrypted && !k.raw:
+	if !k.raw {
 		return record.CRC(b.data) == b.crc
-	case !k.raw:
-		return record.CRC(b.data) == k.crc
 	}
 	for at := begin / pieceBytes; at < uint64(len(b.sums)) && at*pieceBytes < end; at++ {
 		if record.CRC(b.data[at*pieceBytes:min((at+1)*pieceBytes, uint64(len(b.data)))]) != b.sums[at] {
@@ -148,11 +144,11 @@ func (s *Server) newBlock(p *pointer.Pointer, stored []byte, raw bool) (*checked
 		if err != nil {
 			return nil, err
 		}
-		b := &checkedBlock{data: data, category: h.CategoryName()}
+		crc := p.BlockCRC
 		if p.Codec.IsEncrypted() {
-			b.decrypted, b.codec, b.rawLen, b.crc = true, uint32(codec), uint64(p.BlockRawLen), record.CRC(data)
+			crc = record.CRC(data)
 		}
-		return b, nil
+		return &checkedBlock{data: data, category: h.CategoryName(), codec: uint32(codec), crc: crc}, nil
 	}
 	if codec != pointer.CodecNone {
 		var err error

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -16,18 +14,9 @@ import (
 	"scribe/readproxy/memcached/memcachedtest"
 	"scribe/storage/blob"
 	"scribe/storage/blob/encryption"
+	"scribe/storage/blob/encryption/encryptiontest"
+	"scribe/storage/blob/layout"
 )
-
-// keyFile makes a file with a key.
-func keyFile(t *testing.T) encryption.KeyFile {
-	t.Helper()
-	line, err := encryption.NewFileKey("test", nil)
-	path := filepath.Join(t.TempDir(), "keys")
-	if err := errors.Join(err, os.WriteFile(path, []byte(line), 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	return encryption.KeyFile{Path: path}
-}
 
 // encrypt makes put encrypt what it stores from now on.
 func (h *harness) encrypt(t *testing.T, file encryption.KeyFile) {
@@ -56,7 +45,7 @@ func (h *harness) openKeys(t *testing.T, w encryption.Wrapper) *encryption.Keys 
 func TestEncrypted(t *testing.T) {
 	for _, codec := range []pointer.Codec{pointer.CodecNone, pointer.CodecZstd} {
 		h := newHarness(t)
-		h.encrypt(t, keyFile(t))
+		h.encrypt(t, encryptiontest.KeyFile(t, "test"))
 		whole, small := newPayload(t, "a", 500), []payload{newPayload(t, "a", 3), newPayload(t, "a", 4)}
 		enc, pointers := h.put(codec, []payload{whole}, small)
 		if !pointers[0].Codec.IsEncrypted() || !pointers[2].Codec.IsEncrypted() {
@@ -103,7 +92,7 @@ func TestEncrypted(t *testing.T) {
 func TestEncryptedOutside(t *testing.T) {
 	cache := memcachedtest.Start(t)
 	v := newViewHarness(t, withMemcached(cache))
-	file := keyFile(t)
+	file := encryptiontest.KeyFile(t, "test")
 	v.encrypt(t, file)
 	want := rows(t, `{"status":200,"path":"/secret"}`, `{"status":404,"path":"/secret"}`)
 	enc, pointers := v.put(pointer.CodecZstd, []payload{want})
@@ -147,10 +136,28 @@ func TestEncryptedOutside(t *testing.T) {
 	good(t, other.fetch(raw, "a", enc[0])[0], want)
 }
 
+// TestEncryptedInAnotherRegion: encrypted blocks are read from the store of their region, with its keys, and not asked of its read proxies.
+func TestEncryptedInAnotherRegion(t *testing.T) {
+	here, there := twoRegions(t, true)
+	there.encrypt(t, encryptiontest.KeyFile(t, "test"))
+	here.server.deps.Keys = func(region string) (layout.Decrypter, error) {
+		if region != "there" {
+			t.Errorf("the keys of region %q are asked for", region)
+		}
+		return there.keys, nil
+	}
+	want := newPayload(t, "a", 5)
+	enc, _ := there.put(pointer.CodecZstd, []payload{want})
+	good(t, here.fetch(raw, "a", enc[0])[0], want)
+	if n := there.asked.Load(); n != 0 {
+		t.Errorf("the read proxy of the other region was asked %d times", n)
+	}
+}
+
 // TestEncryptedErrors: a reader is told what is lost for ever, what may come, and what is damaged.
 func TestEncryptedErrors(t *testing.T) {
 	h := newHarness(t)
-	h.encrypt(t, keyFile(t))
+	h.encrypt(t, encryptiontest.KeyFile(t, "test"))
 	enc, _ := h.put(pointer.CodecZstd, []payload{newPayload(t, "a", 5)}, []payload{newPayload(t, "a", 5), newPayload(t, "a", 5)})
 	ask := func(keys *encryption.Keys, want scribev1.Reason, text string) {
 		t.Helper()
@@ -166,7 +173,7 @@ func TestEncryptedErrors(t *testing.T) {
 	right := h.keys
 	ask(nil, scribev1.Reason_REASON_NO_BACKEND, "its log says why")
 	ask(h.openKeys(t, nil), scribev1.Reason_REASON_NO_BACKEND, "its log says why")
-	ask(h.openKeys(t, keyFile(t)), scribev1.Reason_REASON_NO_BACKEND, "its log says why")
+	ask(h.openKeys(t, encryptiontest.KeyFile(t, "test")), scribev1.Reason_REASON_NO_BACKEND, "its log says why")
 	h.push(h.pushed(enc[0], "a"))
 	h.outcome(pushNoKey, 1)
 	// A block whose checksum was made right after it was changed: only the key tells.
@@ -185,5 +192,5 @@ func TestEncryptedErrors(t *testing.T) {
 	if n, err := encryption.DeleteKeys(context.Background(), h.store, 1, false); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
-	ask(h.openKeys(t, keyFile(t)), scribev1.Reason_REASON_MISSING, "can't be decrypted any more")
+	ask(h.openKeys(t, encryptiontest.KeyFile(t, "test")), scribev1.Reason_REASON_MISSING, "can't be decrypted any more")
 }

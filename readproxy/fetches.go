@@ -134,7 +134,7 @@ func (s *Server) cachedBlock(a *fetchAnswer, j *blockJob) *checkedBlock {
 	}
 	s.metrics.hits.WithLabelValues(tierMemory).Inc()
 	s.metrics.saved.WithLabelValues(tierMemory).Add(float64(j.p.BlockLen))
-	if again && !b.shared && !b.decrypted && (!j.key.raw || j.p.Codec == pointer.CodecNone) {
+	if again && !b.shared && !j.p.Codec.IsEncrypted() && (!j.key.raw || j.p.Codec == pointer.CodecNone) {
 		s.fills.blockReused(&a.rule, j.p, b.data)
 	}
 	return b

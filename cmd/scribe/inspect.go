@@ -65,17 +65,21 @@ each payload. Of blocks that are encrypted only the checksum is checked, unless 
 
 func inspectBlobs(ctx context.Context, c app.Config, args []string, quick bool, stdout, stderr io.Writer) (err error) {
 	damaged := false
-	show := func(store blob.Store, key string) error {
-		keys, err := inspectKeys(&c, store)
-		if err != nil {
-			return err
-		}
-		if keys != nil {
-			defer keys.Close()
-		}
-		bad, err := inspectBlob(ctx, store, key, keys, quick, stdout, stderr)
-		damaged = damaged || bad
-		return err
+	withStore := func(c app.Config, fn func(store blob.Store, show func(key string) error) error) error {
+		return withBlobs(ctx, c, func(store blob.Store) error {
+			keys, err := inspectKeys(&c, store)
+			if err != nil {
+				return err
+			}
+			if keys != nil {
+				defer keys.Close()
+			}
+			return fn(store, func(key string) error {
+				bad, err := inspectBlob(ctx, store, key, keys, quick, stdout, stderr)
+				damaged = damaged || bad
+				return err
+			})
+		})
 	}
 	var keys []string
 	for _, arg := range args {
@@ -89,14 +93,14 @@ func inspectBlobs(ctx context.Context, c app.Config, args []string, quick bool, 
 		}
 		fileConfig := c
 		fileConfig.Blobs = app.BlobConfig{Kind: "file", Path: root, KeyFile: c.Blobs.KeyFile}
-		if err := withBlobs(ctx, fileConfig, func(s blob.Store) error { return show(s, key) }); err != nil {
+		if err := withStore(fileConfig, func(_ blob.Store, show func(string) error) error { return show(key) }); err != nil {
 			return err
 		}
 	}
 	if len(keys) > 0 || len(args) == 0 {
-		err = withBlobs(ctx, c, func(s blob.Store) error {
+		err = withStore(c, func(s blob.Store, show func(string) error) error {
 			for _, key := range keys {
-				if err := show(s, key); err != nil {
+				if err := show(key); err != nil {
 					return err
 				}
 			}
@@ -105,7 +109,7 @@ func inspectBlobs(ctx context.Context, c app.Config, args []string, quick bool, 
 			}
 			for info, err := range s.List(ctx, "blobs/") {
 				if err == nil {
-					err = show(s, info.Key)
+					err = show(info.Key)
 				}
 				if err != nil {
 					return err

@@ -13,7 +13,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"scribe/internal/testkit/s3test"
 	"scribe/test/program"
@@ -176,7 +175,7 @@ func (c *cell) probe(node *program.Process, p *probe, address string) {
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport}
 	url := strings.ToLower(p.HTTPGet.Scheme) + "://" + address + p.HTTPGet.Path
-	await(c.t, url+" answers", func() bool {
+	program.Await(c.t, url+" answers", func() bool {
 		select {
 		case <-node.Done:
 			c.t.Fatalf("%s ended: %v\n%s", node.Name, node.Err, node.Log)
@@ -223,7 +222,7 @@ func (c *cell) expectOneAndTwo(node int) {
 // awaitUp waits until the list of nodes, at one of them, shows so many as up, as the procedures ask for before each step.
 func (c *cell) awaitUp(node, count int) {
 	c.t.Helper()
-	await(c.t, fmt.Sprint(count, " nodes are up"), func() bool {
+	program.Await(c.t, fmt.Sprint(count, " nodes are up"), func() bool {
 		r := c.exec(node, nil, "node", "list")
 		return r.Code == 0 && strings.Count(string(r.Stdout), " up ") == count
 	})
@@ -402,19 +401,4 @@ func TestGrowingCell(t *testing.T) {
 	}
 	c.awaitUp(4, 5)
 	c.expectOneAndTwo(4)
-}
-
-// await waits until something is so.
-func await(t testing.TB, what string, so func() bool) {
-	t.Helper()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(program.WaitLimit)
-	for !so() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("it does not come to be that %s", what)
-		}
-	}
 }

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"scribe/internal/transport/certificates/certtest"
 	"scribe/internal/transport/tlsfiles"
@@ -72,7 +71,7 @@ func (i *issuer) start() {
 		i.t.Fatalf("build the issuer: %v", err)
 	}
 	i.Process = program.Other(i.t, binary, i.args...)
-	await(i.t, "the issuer serves", func() bool {
+	program.Await(i.t, "the issuer serves", func() bool {
 		res, err := i.client.Get(i.url + "/.well-known/openid-configuration")
 		if err != nil {
 			return false
@@ -223,21 +222,6 @@ func (w withToken) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	r.Header.Set("Authorization", "Bearer "+w.token)
 	return w.RoundTripper.RoundTrip(r)
-}
-
-// await waits until something is so.
-func await(t testing.TB, what string, so func() bool) {
-	t.Helper()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(program.WaitLimit)
-	for !so() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("it does not come to be that %s", what)
-		}
-	}
 }
 
 // want fails unless a command ends with an exit code, and says some texts.

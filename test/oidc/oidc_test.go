@@ -127,7 +127,7 @@ func TestRotation(t *testing.T) {
 		if err := of.rotate(true); err != nil {
 			t.Fatal(err)
 		}
-		await(t, "programs write with tokens of the next key", func() bool { return t.Failed() || count() >= before+12 })
+		program.Await(t, "programs write with tokens of the next key", func() bool { return t.Failed() || count() >= before+12 })
 	}
 	if status, text, err := c.publish(first); err != nil || status != http.StatusOK {
 		t.Errorf("a token of the first key, which the issuer still has: %d, %s, %v", status, text, err)
@@ -162,7 +162,7 @@ func TestIssuerAway(t *testing.T) {
 	}
 	right("at the beginning")
 	of.Pause()
-	await(t, "status says that the issuer is away", func() bool {
+	program.Await(t, "status says that the issuer is away", func() bool {
 		r := program.Run(t, nil, "status")
 		return strings.Contains(string(r.Stdout), "issuer of tokens") && strings.Contains(string(r.Stdout), "known go on")
 	})
@@ -182,7 +182,7 @@ func TestIssuerAway(t *testing.T) {
 		t.Errorf("a token of a key that nobody knows now: %d, %s, %v", status, text, err)
 	}
 	of.Resume()
-	await(t, "status is well again", func() bool { return !strings.Contains(string(program.OK(t, nil, "status")), "issuer of tokens") })
+	program.Await(t, "status is well again", func() bool { return !strings.Contains(string(program.OK(t, nil, "status")), "issuer of tokens") })
 	fetches, begun := c.metrics(t).Sum("scribe_oidc_key_fetches_total"), time.Now()
 	var strangers sync.WaitGroup
 	for id := range 300 {
@@ -228,7 +228,7 @@ func TestTokenRenewed(t *testing.T) {
 	ended := program.OtherWith(t, []string{"SCRIBE_TOKEN=" + short}, program.Binary(), "tail", "orders", "--from", "earliest", "-n", "2", "-o", "raw")
 	program.OK(t, strings.NewReader("one\n"), "produce", "orders")
 	for _, p := range []*program.Process{renewed, ended} {
-		await(t, "the tail has the first message", func() bool { return strings.Contains(p.Log.String(), "one") })
+		program.Await(t, "the tail has the first message", func() bool { return strings.Contains(p.Log.String(), "one") })
 	}
 	put(of.mustToken("bi", "group:readers"))
 	<-ended.Done

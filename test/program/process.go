@@ -230,3 +230,18 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 
 // Log collects the output of a process.
 type Log = child.Log
+
+// Await waits until something is so.
+func Await(t testing.TB, what string, so func() bool) {
+	t.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(WaitLimit)
+	for !so() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("it does not come to be that %s", what)
+		}
+	}
+}

@@ -5,13 +5,13 @@ import (
 
 	"scribe/internal/base/entropy"
 	"scribe/internal/format/pointer"
-	"scribe/storage/blob/encryption"
+	"scribe/storage/blob/encryption/encryptiontest"
 )
 
 // BenchmarkBlock encrypts and decrypts a block of 256 KiB, as it is after compression.
 func BenchmarkBlock(b *testing.B) {
 	w := newWorld()
-	k := w.keys(b, encryption.KeyFile{Path: keyFile(b, "k1")})
+	k := w.keys(b, encryptiontest.KeyFile(b, "k1"))
 	key := writing(b, k, 7, 1)
 	plain := make([]byte, 256<<10)
 	entropy.NewSeeded(1, "block").Read(plain)

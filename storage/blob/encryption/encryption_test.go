@@ -19,27 +19,10 @@ import (
 	"scribe/internal/format/pointer"
 	"scribe/storage/blob"
 	"scribe/storage/blob/encryption"
+	"scribe/storage/blob/encryption/encryptiontest"
 	"scribe/storage/blob/layout"
 	"scribe/storage/blob/memory"
 )
-
-// keyFile writes a key file with new keys of the names, in this order, and returns its path.
-func keyFile(t testing.TB, names ...string) string {
-	t.Helper()
-	text := "# made by a test\n\n"
-	for _, name := range names {
-		line, err := encryption.NewFileKey(name, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text += line
-	}
-	path := filepath.Join(t.TempDir(), "keys")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
 
 // world is a store, and a clock that stands still.
 type world struct {
@@ -98,7 +81,7 @@ func onlyObject(t testing.TB, s blob.Store, prefix string) (key, content string)
 
 func TestRoundTrip(t *testing.T) {
 	w := newWorld()
-	file := encryption.KeyFile{Path: keyFile(t, "k1")}
+	file := encryptiontest.KeyFile(t, "k1")
 	key := writing(t, w.keys(t, file), 7, 1)
 	reader := w.keys(t, file)
 	for _, codec := range []pointer.Codec{pointer.CodecNone, pointer.CodecZstd} {
@@ -138,7 +121,7 @@ func TestRoundTrip(t *testing.T) {
 // TestOneKey: processes that begin at the same time read each other's blocks, and each category and generation has its own key.
 func TestOneKey(t *testing.T) {
 	w := newWorld()
-	file := encryption.KeyFile{Path: keyFile(t, "k1")}
+	file := encryptiontest.KeyFile(t, "k1")
 	var blocks [][]byte
 	for range 8 {
 		blocks = append(blocks, writing(t, w.keys(t, file), 7, 1).AppendBlock(nil, pointer.CodecNone, []byte("x"), 1))
@@ -163,7 +146,7 @@ func TestOneKey(t *testing.T) {
 // TestSwappedObjects: the object of one category's key can't be given to another.
 func TestSwappedObjects(t *testing.T) {
 	w := newWorld()
-	file := encryption.KeyFile{Path: keyFile(t, "k1")}
+	file := encryptiontest.KeyFile(t, "k1")
 	writing(t, w.keys(t, file), 7, 1)
 	key, content := onlyObject(t, w.store, "keys/7/1.")
 	block := writing(t, w.keys(t, file), 7, 1).AppendBlock(nil, pointer.CodecNone, []byte("x"), 1)
@@ -199,12 +182,12 @@ func object(t testing.TB, s blob.Store, key string) string {
 // TestWrongKeys: without the right key file nothing is written and nothing is read, and the error says why.
 func TestWrongKeys(t *testing.T) {
 	w := newWorld()
-	right := encryption.KeyFile{Path: keyFile(t, "k1")}
+	right := encryptiontest.KeyFile(t, "k1")
 	block := writing(t, w.keys(t, right), 7, 1).AppendBlock(nil, pointer.CodecNone, []byte("x"), 1)
 	for want, wrapper := range map[string]encryption.Wrapper{
 		"--encryption-key-file":        nil,
-		"has no key k1":                encryption.KeyFile{Path: keyFile(t, "k2")},
-		"was not wrapped with the key": encryption.KeyFile{Path: keyFile(t, "k1")},
+		"has no key k1":                encryptiontest.KeyFile(t, "k2"),
+		"was not wrapped with the key": encryptiontest.KeyFile(t, "k1"),
 		"open the key file":            encryption.KeyFile{Path: filepath.Join(t.TempDir(), "nothing")},
 	} {
 		k := w.keys(t, wrapper)
@@ -217,7 +200,7 @@ func TestWrongKeys(t *testing.T) {
 		}
 	}
 	// The file may be mended while the process runs.
-	path := keyFile(t, "k2")
+	path := encryptiontest.KeyFile(t, "k2").Path
 	k := w.keys(t, encryption.KeyFile{Path: path})
 	if _, err := k.DecryptBlock(t.Context(), pointer.CodecEncrypted, block, 1); !errors.Is(err, encryption.ErrWrapped) {
 		t.Fatal(err)
@@ -278,7 +261,7 @@ func TestKeyFileErrors(t *testing.T) {
 // taken for it.
 func TestDeleted(t *testing.T) {
 	w := newWorld()
-	file := encryption.KeyFile{Path: keyFile(t, "k1")}
+	file := encryptiontest.KeyFile(t, "k1")
 	k := w.keys(t, file)
 	block := writing(t, k, 7, 1).AppendBlock(nil, pointer.CodecNone, []byte("x"), 1)
 	writing(t, k, 77, 1)
@@ -335,7 +318,7 @@ func (f *failing) List(ctx context.Context, prefix string) iter.Seq2[blob.Info, 
 func TestReplaced(t *testing.T) {
 	w := newWorld()
 	var log bytes.Buffer
-	file := encryption.KeyFile{Path: keyFile(t, "k1")}
+	file := encryptiontest.KeyFile(t, "k1")
 	k, err := encryption.NewKeys(encryption.Config{Store: w.store, Wrapper: file, Clock: w.now, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
@@ -366,7 +349,7 @@ func TestReplaced(t *testing.T) {
 // TestStoreAway: a key in memory is used on while the store does not answer; others are asked for again a second later.
 func TestStoreAway(t *testing.T) {
 	w := newWorld()
-	file := encryption.KeyFile{Path: keyFile(t, "k1")}
+	file := encryptiontest.KeyFile(t, "k1")
 	block := writing(t, w.keys(t, file), 7, 1).AppendBlock(nil, pointer.CodecNone, []byte("x"), 1)
 	f := &failing{Store: w.store}
 	w.store = f
@@ -396,7 +379,7 @@ func TestStoreAway(t *testing.T) {
 // TestRewrap: all keys are wrapped with the new key and none with the old one, whatever was interrupted; and everything is read as before.
 func TestRewrap(t *testing.T) {
 	w := newWorld()
-	path := keyFile(t, "k1")
+	path := encryptiontest.KeyFile(t, "k1").Path
 	file := encryption.KeyFile{Path: path}
 	k := w.keys(t, file)
 	var blocks [][]byte
@@ -407,7 +390,7 @@ func TestRewrap(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	both := keyFile(t, "k2")
+	both := encryptiontest.KeyFile(t, "k2").Path
 	line, err := os.ReadFile(both)
 	if err != nil {
 		t.Fatal(err)
@@ -469,7 +452,7 @@ func (f *fullStore) Delete(ctx context.Context, key string) error {
 // TestDamagedObjects: an object that is not as it is written is refused, and never replaced by a new key.
 func TestDamagedObjects(t *testing.T) {
 	w := newWorld()
-	file := encryption.KeyFile{Path: keyFile(t, "k1")}
+	file := encryptiontest.KeyFile(t, "k1")
 	writing(t, w.keys(t, file), 7, 1)
 	block := writing(t, w.keys(t, file), 7, 1).AppendBlock(nil, pointer.CodecNone, []byte("x"), 1)
 	key, content := onlyObject(t, w.store, "keys/7/")

@@ -31,7 +31,7 @@ type Config struct {
 }
 
 const (
-	// keyLifetime is for how long a key is used before the store is asked whether it still exists. A deleted key is used no longer than that.
+	// keyLifetime is for how long a key is used before the store is asked whether it still exists. While the store answers, a deleted key is used no longer than that.
 	keyLifetime = time.Hour
 	// retryPause is for how long an error is repeated without a question to the store.
 	retryPause = time.Second
@@ -59,7 +59,7 @@ type Keys struct {
 	}
 }
 
-// keyEntry is what is known of a key. Keys.mu guards it.
+// keyEntry holds the last answer about a key. Keys.mu guards it.
 type keyEntry struct {
 	key *Key // the last one that was read, nil if there is none
 	err error

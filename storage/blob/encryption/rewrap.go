@@ -14,7 +14,7 @@ import (
 type StoredKey struct {
 	// Category is the id of the category, Generation the number of its key.
 	Category, Generation uint32
-	// ID tells the key from one of the same name that was deleted before.
+	// ID tells the key from others of the same generation.
 	ID uint64
 	// Wrapper names the key that wraps it.
 	Wrapper string

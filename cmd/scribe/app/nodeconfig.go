@@ -2,6 +2,7 @@ package app
 
 import (
 	"cmp"
+	"net"
 	"slices"
 
 	"scribe/internal/base/config"
@@ -46,6 +47,14 @@ func (c *Config) findNode(name string) nodePlace {
 		}
 	}
 	return nodePlace{name: name}
+}
+
+// listensElsewhere reports whether a node listens on another port than the one at which others call it. A container's port may be forwarded; by
+// mistake it leaves the node, and those that wait for it, without a majority.
+func (c *Config) listensElsewhere() bool {
+	_, own, err := net.SplitHostPort(c.Listen)
+	_, called, cerr := net.SplitHostPort(c.nodePlace().address)
+	return err == nil && cerr == nil && own != called
 }
 
 // replicates reports whether the process keeps metadata in etcd: in the one that it runs as a node, or in one that others run.

@@ -31,6 +31,12 @@ func TestNodeConfig(t *testing.T) {
 	if n := c.asNode(); n.Listen != c.Listen || n.Advertise != c.Advertise || n.ID != c.ID {
 		t.Errorf("listens on %s, is reached at %s, and named %s: want what was given", n.Listen, n.Advertise, n.ID)
 	}
+	if c.listensElsewhere() {
+		t.Errorf("%s is the port of %s", c.Listen, c.nodePlace())
+	}
+	if c.Listen = "0.0.0.0:7520"; !c.listensElsewhere() {
+		t.Errorf("%s is not the port of %s", c.Listen, c.nodePlace())
+	}
 	if p := c.nodePlace(); p.etcdClient() != "a:7421" || p.etcdPeer() != "a:7422" {
 		t.Errorf("etcd is at %s and %s", p.etcdClient(), p.etcdPeer())
 	}

@@ -53,6 +53,9 @@ func (a *App) startNode(ctx context.Context) error {
 	n := &node{app: a, place: a.cfg.nodePlace(), cluster: a.cfg.nodes(), secure: a.cfg.servesTLS(), version: a.opts.Version}
 	n.connect = func(p nodePlace) rpc.NodeService { return rpc.NewNodeClient(a.transport, p.url(n.secure)) }
 	fsys := a.opts.Host.FS
+	if a.cfg.listensElsewhere() {
+		a.log.WarnContext(ctx, "the port of --listen is not the one of --cluster, which others call: something has to forward it", "listen", a.cfg.Listen, "cluster", n.place.address)
+	}
 	file, err := readNodeFile(fsys, a.cfg.Data)
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package pebblelog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -12,10 +13,10 @@ import (
 	"scribe/storage/metalog/pebblelog/schema"
 )
 
-// headLimit bounds one look at the journal's head, applyLimit how long a read waits for the entries up to there.
+// headLimit bounds one look at the journal's head, barrierLimit how long a read waits for it and for the entries up to there.
 const (
-	headLimit  = 2500 * time.Millisecond
-	applyLimit = 10 * time.Second
+	headLimit    = 2500 * time.Millisecond
+	barrierLimit = 10 * time.Second
 )
 
 // headBarrier makes reads linearizable at every replica, also at a leader that does not know yet that it was deposed: a read looks at
@@ -45,7 +46,11 @@ func (e *Engine) awaitBarrier(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return e.replica.passBarrier(ctx)
+	limit := barrierLimit
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(deadline)/2) // the other half is for another replica
+	}
+	return e.replica.passBarrier(ctx, limit)
 }
 
 // lookLimit bounds the barrier at the begin of a subscription.
@@ -56,20 +61,21 @@ func (e *Engine) tryBarrier(ctx context.Context) {
 	if e.replica == nil || ctx.Err() != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookLimit)
-	defer cancel()
-	if err := e.replica.passBarrier(ctx); err != nil {
+	if err := e.replica.passBarrier(ctx, lookLimit); err != nil {
 		e.opts.Logger.DebugContext(ctx, "subscription begins with what is applied", "error", err)
 	}
 }
 
-func (r *replica) passBarrier(ctx context.Context) error {
+// passBarrier waits for at most limit. That its time was over is no error of the caller's context, who may ask another replica then.
+func (r *replica) passBarrier(ctx context.Context, limit time.Duration) error {
 	start := time.Now()
+	limited, cancel := context.WithTimeoutCause(ctx, limit, errBehind)
+	defer cancel()
 	look := r.joinLook()
 	select {
 	case <-look.done:
-	case <-ctx.Done():
-		return ctx.Err()
+	case <-limited.Done():
+		return r.barrierError(limited, "the journal does not answer")
 	case <-r.e.leaving():
 		return r.e.closingError()
 	case <-r.e.calls.Draining():
@@ -83,16 +89,25 @@ func (r *replica) passBarrier(ctx context.Context) error {
 	if err := journal.CheckDetached(look.head); err != nil {
 		return err
 	}
-	limited, cancel := context.WithTimeout(ctx, applyLimit)
-	defer cancel()
 	if err := r.awaitState(limited, r.e.leaving(), func() bool { return r.mu.applied.Seq >= look.head.Seq }); err != nil {
-		if ctx.Err() == nil && limited.Err() != nil {
-			return fmt.Errorf("metalog: the replica on %s is behind: it has applied entry %d of %d: ask another one", r.e.dir, r.position().Seq, look.head.Seq)
+		if limited.Err() != nil {
+			return r.barrierError(limited, fmt.Sprintf("it has applied entry %d of %d", r.position().Seq, look.head.Seq))
 		}
 		return err
 	}
 	r.e.metrics.barrierSeconds.Observe(time.Since(start).Seconds())
 	return nil
+}
+
+// errBehind is the cause of a context whose barrierLimit is over.
+var errBehind = errors.New("the replica is behind")
+
+// barrierError is the error of a barrier whose context is over: the caller's, or that of its limit.
+func (r *replica) barrierError(limited context.Context, why string) error {
+	if !errors.Is(context.Cause(limited), errBehind) {
+		return limited.Err()
+	}
+	return fmt.Errorf("metalog: the replica on %s is behind: %s: ask another one", r.e.dir, why)
 }
 
 // joinLook returns the look that begins next.

@@ -1,6 +1,7 @@
 package pebblelog
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"sync/atomic"
@@ -32,14 +33,21 @@ func (d *slowDisk) inject(op errorfs.Op) error {
 	return nil
 }
 
-// stalledCell returns a cell whose leader waits for a flush that does not end, and with an append that waits for the leader.
-func stalledCell(t *testing.T) (c *testCell, leader *testNode, release func(), waiting <-chan error) {
+// newCellOnDisks returns a cell of two, whose disks can be held up.
+func newCellOnDisks(t *testing.T) (*testCell, map[*testNode]*slowDisk) {
 	t.Helper()
 	disks := map[*testNode]*slowDisk{}
-	c, _ = newCell(t, 2, seededOptions(1), func(n *testNode) {
+	c, _ := newCell(t, 2, seededOptions(1), func(n *testNode) {
 		disks[n] = &slowDisk{}
 		n.wrap = errorfs.InjectorFunc(disks[n].inject)
 	})
+	return c, disks
+}
+
+// stalledCell returns a cell whose leader waits for a flush that does not end, and with an append that waits for the leader.
+func stalledCell(t *testing.T) (c *testCell, leader *testNode, release func(), waiting <-chan error) {
+	t.Helper()
+	c, disks := newCellOnDisks(t)
 	leader = c.leader(t)
 	states, err := c.Open(t.Context(), "test", []record.ShardID{shardA})
 	if err != nil {
@@ -123,6 +131,45 @@ func TestHandOverWhileStalled(t *testing.T) {
 		}
 		if next := c.leader(t); next == stalled || time.Since(began) > 100*time.Millisecond {
 			t.Errorf("%s leads after %v", next.name, time.Since(began))
+		}
+		release()
+		c.compare(t)
+		c.closeAll(t)
+	})
+}
+
+// A read at a replica that is behind is refused when half of its time is over: the other half is for another replica.
+func TestReadLeavesTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, disks := newCellOnDisks(t)
+		leader := c.leader(t)
+		behind := c.nodes[0]
+		if behind == leader {
+			behind = c.nodes[1]
+		}
+		states, err := c.Open(t.Context(), "test", []record.ShardID{shardA})
+		if err != nil {
+			t.Fatal(err)
+		}
+		release := disks[behind].stall()
+		for n := 0; leader.engine.Position().Applied < behind.engine.Position().Applied+10; n++ {
+			if n == 100_000 {
+				t.Fatal("the replica on the disk that is held up follows")
+			}
+			if _, err := leader.engine.Append(t.Context(), one(shardA, states[0].Epoch, strings.Repeat("x", 5000))); err != nil {
+				t.Fatal(err)
+			}
+			waitFor(t.Context(), time.Millisecond)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+		defer cancel()
+		began := time.Now()
+		_, err = behind.engine.Tail(ctx, []record.ShardID{shardA})
+		if took := time.Since(began); err == nil || ctx.Err() != nil || took < 2*time.Second || took > 4*time.Second {
+			t.Errorf("after %v of six seconds: %v", took, err)
+		}
+		if err == nil || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "ask another one") {
+			t.Errorf("%v: it is the replica's time that was over, not the caller's", err)
 		}
 		release()
 		c.compare(t)

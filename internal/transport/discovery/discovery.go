@@ -51,7 +51,8 @@ type Cell struct {
 	transport *rpc.Transport
 	server    string // one address, or the text of a list
 	control   rpc.ControlService
-	given     *rpc.AddressSet // the addresses in server; nil if they are invalid
+	given     *rpc.AddressSet               // the addresses in server; nil if they are invalid
+	lookups   map[string]rpc.ControlService // clients of each of them
 	invalid   error
 	random    *entropy.Source
 	began     time.Time
@@ -95,7 +96,12 @@ type viewRefresh struct {
 // the first of them that answers is the given address, until it is away. It sends no request before the first call.
 func New(t *rpc.Transport, server string, random *entropy.Source) *Cell {
 	c := &Cell{transport: t, server: server, control: rpc.NewControlClient(t, server), random: random, began: time.Now(), retries: backoff.NewBudget(retryShare, maxRetries)}
-	c.given, c.invalid = t.Addresses(server)
+	if c.given, c.invalid = t.Addresses(server); c.invalid == nil {
+		c.lookups = make(map[string]rpc.ControlService)
+		for _, url := range c.given.Order() {
+			c.lookups[url] = rpc.NewControlClient(t, url)
+		}
+	}
 	c.mu.failed = make(map[roleInstance]time.Time)
 	c.mu.clients = make(map[roleInstance]any)
 	c.mu.ordered = make(map[roleInstance]bool)
@@ -354,7 +360,7 @@ func (c *Cell) lookupGiven(ctx context.Context, timeout time.Duration, old cellV
 		if i < len(order)-1 {
 			limit = min(limit, lookupPatience)
 		}
-		st, err := c.askStatus(ctx, rpc.NewControlClient(c.transport, url), limit)
+		st, err := c.askStatus(ctx, c.lookups[url], limit)
 		switch {
 		case err == nil:
 			c.given.ReportOutcome(url, nil)

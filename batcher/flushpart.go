@@ -260,6 +260,10 @@ func (b *Batcher) writePart(ctx context.Context, p *flushPart) {
 		case stepCommit:
 			committed = b.commitPart(ctx, p)
 		case stepPut:
+			// A recovery may take a last blob for committed, so it has nothing that can't be any more.
+			if p.dropChained(b.cfg.RetryMax); p.isEmpty() {
+				continue
+			}
 			p.assignPositions()
 			b.putBlob(ctx, p)
 		case stepDivide:

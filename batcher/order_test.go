@@ -135,6 +135,36 @@ func TestFailedPredecessor(t *testing.T) {
 	})
 }
 
+// TestPutAfterFailedPredecessor: a blob that is put ahead of its turn has no frame whose predecessor has failed. If the metadata is lost before its
+// turn, a recovery takes the blob for committed.
+func TestPutAfterFailedPredecessor(t *testing.T) {
+	cfg := testConfig()
+	cfg.GroupCommit, cfg.PutAttempts = 2, 1
+	bubble(t, cfg, func(t *testing.T, c *cell) {
+		turn, put := make(chan struct{}), make(chan struct{})
+		c.log.appends.plan(step{hold: turn})
+		before := c.async(makeFrame(t, "alpha", 0, nil, "before")) // nothing gets its turn
+		synctest.Wait()
+		c.store.puts.plan(step{hold: put, err: errInjected})
+		first := c.async(c.numbered(0))
+		synctest.Wait()
+		second := c.following(c.numbered(1)) // accepted, and in no flush yet
+		synctest.Wait()
+		if n := c.store.puts.count(); n != 2 {
+			t.Fatalf("%d blobs were put", n)
+		}
+		close(put)
+		mustFail(t, <-first, scribev1.Reason_REASON_NO_BACKEND)
+		mustFail(t, <-second, scribev1.Reason_REASON_NO_BACKEND)
+		if n := c.store.puts.count(); n != 2 {
+			t.Errorf("a blob was put for a frame whose predecessor has failed: %d", n)
+		}
+		close(turn)
+		mustFail(t, <-before, 0)
+		c.mustBe(alpha0, "before")
+	})
+}
+
 // TestUnknownPredecessor: what follows a frame with an unknown outcome is not stored.
 func TestUnknownPredecessor(t *testing.T) {
 	cfg := testConfig()

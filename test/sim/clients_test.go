@@ -327,19 +327,52 @@ func (g *groupReader) record(payload []byte) {
 // batchReader reads a sequenced category in batches with identifiers, dies, and goes on from its checkpoint: an identifier always stands for
 // the same messages.
 type batchReader struct {
-	w        *world
-	plan     readerPlan
-	mu       sync.Mutex
-	batches  map[uint64]uint64 // identifier -> hash of the messages
-	next     uint64            // after the last batch
-	lastKept string            // the saved checkpoint
+	w    *world
+	plan readerPlan
+	// seen is shared by the readers of the category.
+	seen *batchesSeen
+	mu   sync.Mutex
+	next uint64 // after the last batch
+	// kept is the saved checkpoint, keptNext the identifier of the batch after it; 0 = any.
+	kept     string
+	keptNext uint64
+}
+
+// batchesSeen has what the readers of a sequenced category got for each identifier, by the hash of its messages.
+type batchesSeen struct {
+	mu     sync.Mutex
+	hashes map[uint64]uint64
+}
+
+// note reports whether a batch is the first under its identifier, or has the messages that others under it had.
+func (s *batchesSeen) note(id, hash uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, ok := s.hashes[id]
+	s.hashes[id] = hash
+	return !ok || old == hash
+}
+
+func (s *batchesSeen) has(id uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.hashes[id]
+	return ok
+}
+
+// batchesOf returns what the readers of a category have seen.
+func (w *world) batchesOf(category string) *batchesSeen {
+	if w.batches[category] == nil {
+		w.batches[category] = &batchesSeen{hashes: map[uint64]uint64{}}
+	}
+	return w.batches[category]
 }
 
 func (b *batchReader) run(ctx context.Context) {
 	c, rng, random := b.w.newClient(), rngOf(b.w.plan.Seed, "reader "+b.plan.Name), b.w.randomOf("reader "+b.plan.Name)
 	for life := 0; ctx.Err() == nil; life++ {
 		if err := b.liveOnce(ctx, c, rng, random, b.w.process(b.plan.Via[life%len(b.plan.Via)]).url()); err != nil && ctx.Err() == nil {
-			if b.lastKept == "" && b.w.recovery.hasLost(b.plan.Category) {
+			if b.kept == "" && b.w.recovery.hasLost(b.plan.Category) {
 				sleep(ctx, time.Second)
 				continue
 			}
@@ -352,9 +385,9 @@ func (b *batchReader) run(ctx context.Context) {
 // liveOnce reads until the reader dies, or returns the error that ended the reading.
 func (b *batchReader) liveOnce(ctx context.Context, c *client, rng *rand.Rand, random *entropy.Source, server string) error {
 	start := consumer.Earliest()
-	if b.lastKept != "" {
+	if b.kept != "" {
 		var err error
-		if start, err = consumer.Checkpoint(b.lastKept); err != nil {
+		if start, err = consumer.Checkpoint(b.kept); err != nil {
 			return err
 		}
 	}
@@ -364,7 +397,7 @@ func (b *batchReader) liveOnce(ctx context.Context, c *client, rng *rand.Rand, r
 		return err
 	}
 	defer func() { _ = reader.Close() }()
-	following := uint64(0) // the identifier that must come next in this life; 0 = any
+	following := b.keptNext // the identifier that must come next; 0 = any
 	for batch, err := range reader.SequencedBatches(ctx, consumer.BatchSize{Messages: 7, Span: 10 * time.Second}) {
 		if errors.Is(err, consumer.ErrGap) && b.w.recovery.count.Load() > 0 {
 			following = 0 // everything comes again, under other identifiers, or a source begins at the origin
@@ -379,7 +412,7 @@ func (b *batchReader) liveOnce(ctx context.Context, c *client, rng *rand.Rand, r
 		following = batch.ID + uint64(len(batch.Records))
 		b.recordBatch(batch)
 		if rng.IntN(5) == 0 {
-			b.lastKept = reader.Checkpoint()
+			b.kept, b.keptNext = reader.Checkpoint(), following
 		}
 		if b.plan.Lifetime > 0 && rng.IntN(b.plan.Lifetime/7+1) == 0 {
 			return nil
@@ -393,12 +426,11 @@ func (b *batchReader) recordBatch(batch *consumer.SequencedBatch) {
 	for _, r := range batch.Records {
 		sum = sum*31 + hashOf(string(r.Payload))
 	}
+	if !b.seen.note(batch.ID, sum) {
+		b.w.violation("invariant 12: %s of %s got other messages for batch %d than in an earlier life, or than another reader", b.plan.Name, b.plan.Category, batch.ID)
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if old, ok := b.batches[batch.ID]; ok && old != sum {
-		b.w.violation("invariant 12: %s of %s got other messages for batch %d than in an earlier life", b.plan.Name, b.plan.Category, batch.ID)
-	}
-	b.batches[batch.ID] = sum
 	b.next = max(b.next, batch.ID+uint64(len(batch.Records)))
 }
 
@@ -408,8 +440,7 @@ func (b *batchReader) hasAll(r *history.Reading) bool {
 	base := b.w.baseOf(b.plan.Category)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	_, begun := b.batches[base]
-	return r.Len() == 0 || begun && b.next >= base+uint64(r.Len()) //nolint:gosec // not negative
+	return r.Len() == 0 || b.seen.has(base) && b.next >= base+uint64(r.Len()) //nolint:gosec // not negative
 }
 
 // queryReader is a query that follows a category. It counts its rows by what they say they are.

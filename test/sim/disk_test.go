@@ -23,10 +23,12 @@ type disk struct {
 	// syncTime is how long a sync takes at most.
 	syncTime time.Duration
 	rng      *rand.Rand
+	digest   *digest
+	host     string
 }
 
-func newDisk(rng *rand.Rand, syncTime time.Duration) *disk {
-	return &disk{mem: vfs.NewCrashableMem(), rng: rng, syncTime: syncTime}
+func newDisk(rng *rand.Rand, d *digest, host string, syncTime time.Duration) *disk {
+	return &disk{digest: d, host: host, mem: vfs.NewCrashableMem(), rng: rng, syncTime: syncTime}
 }
 
 // mount returns the file system for a process. What a process that is gone still writes does not reach the disk: crash has left it a copy.
@@ -179,6 +181,7 @@ func (f *mountedFile) SyncTo(length int64) (fullSync bool, err error) {
 
 // delaySync waits as long as a sync takes.
 func (f *mountedFile) delaySync() {
+	f.d.digest.note(f.d.host, "sync")
 	if !f.wal {
 		return
 	}

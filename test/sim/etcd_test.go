@@ -27,6 +27,8 @@ type etcd struct {
 	faults etcdFaults
 	// cuts are hosts that do not reach the journal, or nothing of it.
 	cuts map[string]etcdCut
+	// isolated are hosts that reach nothing at all.
+	isolated map[string]bool
 	// changed is closed and replaced when cuts change.
 	changed chan struct{}
 	// entries are all entries that the journal ever had, by number.
@@ -35,6 +37,7 @@ type etcd struct {
 	terms uint64
 	// unanswered counts changes that took place and whose caller got no answer.
 	unanswered atomic.Int64
+	digest     *digest
 }
 
 // etcdFaults are of all hosts.
@@ -68,8 +71,8 @@ var (
 	errGoneHost = errors.New("the process is gone")
 )
 
-func newEtcd(rng *rand.Rand) *etcd {
-	return &etcd{journal: memjournal.New(), control: memkv.New(), rng: rng, cuts: map[string]etcdCut{}, changed: make(chan struct{}), entries: map[uint64][]byte{}}
+func newEtcd(rng *rand.Rand, d *digest) *etcd {
+	return &etcd{digest: d, journal: memjournal.New(), control: memkv.New(), rng: rng, cuts: map[string]etcdCut{}, isolated: map[string]bool{}, changed: make(chan struct{}), entries: map[uint64][]byte{}}
 }
 
 // set changes what etcd is like.
@@ -149,7 +152,7 @@ func (r *etcdReach) endCalls() { r.ending.Do(func() { close(r.closed) }) }
 func (r *etcdReach) isCut() (cut bool, changed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.cuts[r.host] >= r.cutBy, r.changed
+	return r.isolated[r.host] || r.cuts[r.host] >= r.cutBy, r.changed
 }
 
 // travel is one way to etcd, or back.
@@ -157,6 +160,7 @@ func (r *etcdReach) travel(ctx context.Context) error {
 	if err := r.pass(ctx); err != nil {
 		return err
 	}
+	r.digest.note(r.host, "etcd")
 	way, silence := time.NewTimer(r.drawTime(etcdLatency)), time.NewTimer(etcdSilence)
 	defer way.Stop()
 	defer silence.Stop()

@@ -32,6 +32,8 @@ type network struct {
 	conns     map[*conn]bool
 	// cuts are directed: bytes from the first host do not reach the second.
 	cuts map[route]bool
+	// isolated are hosts that nothing reaches, and that reach nothing.
+	isolated map[string]bool
 	// stopped are hosts whose process is stopped (SIGSTOP): its kernel still answers, so nobody notices but by the silence.
 	stopped map[string]bool
 	// changed is closed and replaced when any of these change.
@@ -41,9 +43,31 @@ type network struct {
 	// private are hosts of the cell that only one client reaches.
 	private map[string]string
 	// port is the last one that an unnamed end took.
-	port int
-	// digest is a hash over everything that was sent, in order: of two runs with the same digest, the same happened.
-	digest uint64
+	port   int
+	digest *digest
+}
+
+// digest is a hash over what was sent, asked of the store and of etcd, and synced, in order. What happened in a process is not in it: of two runs with
+// different digests not the same happened, those with the same one can't be told from outside.
+type digest struct {
+	mu  sync.Mutex
+	sum uint64
+}
+
+// note adds what happened now.
+func (d *digest) note(what ...string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.sum = (d.sum ^ uint64(time.Now().UnixNano())) * 1099511628211 //nolint:gosec // only hashed
+	for _, part := range what {
+		d.sum = (d.sum ^ hashOf(part)) * 1099511628211
+	}
+}
+
+func (d *digest) get() uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.sum
 }
 
 // clientHosts is what the addresses of hosts outside the cell begin with.
@@ -58,10 +82,14 @@ const (
 	keepAlive = 30 * time.Second
 )
 
-func newNetwork(rng *rand.Rand) *network {
+// makeFast makes the network that of a room, makeSlow one of little bandwidth between far places.
+func (n *network) makeFast() { n.latency, n.bandwidth = 200*time.Microsecond, 100<<20 }
+func (n *network) makeSlow() { n.latency, n.bandwidth = 100*time.Millisecond, 1<<20 }
+
+func newNetwork(rng *rand.Rand, d *digest) *network {
 	return &network{
-		rng: rng, latency: 200 * time.Microsecond, jitter: 300 * time.Microsecond, bandwidth: 100 << 20,
-		listeners: map[string]*listener{}, conns: map[*conn]bool{}, cuts: map[route]bool{}, down: map[string]bool{}, stopped: map[string]bool{}, private: map[string]string{}, changed: make(chan struct{}),
+		rng: rng, digest: d, latency: 200 * time.Microsecond, jitter: 300 * time.Microsecond, bandwidth: 100 << 20,
+		listeners: map[string]*listener{}, conns: map[*conn]bool{}, cuts: map[route]bool{}, down: map[string]bool{}, isolated: map[string]bool{}, stopped: map[string]bool{}, private: map[string]string{}, changed: make(chan struct{}),
 	}
 }
 
@@ -139,7 +167,26 @@ func (n *network) disconnect(host string) {
 func (n *network) blocked(from, to string) (blocked bool, changed <-chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.cuts[route{from, to}] || n.down[from] || n.down[to], n.changed
+	return n.cuts[route{from, to}] || n.down[from] || n.down[to] || from != to && (n.isolated[from] || n.isolated[to]), n.changed
+}
+
+// awaitWay waits until bytes of a host reach the rest of the world, as long as a connection stands.
+func (n *network) awaitWay(ctx context.Context, host string) error {
+	limit := time.NewTimer(keepAlive)
+	defer limit.Stop()
+	for {
+		blocked, changed := n.blocked(host, "")
+		if !blocked {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-limit.C:
+			return syscall.ETIMEDOUT
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // silent reports whether the process at an end of a route is stopped.
@@ -149,24 +196,22 @@ func (n *network) silent(from, to string) (silent bool, changed <-chan struct{})
 	return n.stopped[from] || n.stopped[to], n.changed
 }
 
-// delay is how long n bytes take from one host to another.
-func (n *network) delay(from, to string, size int) time.Duration {
+// delay is how long a number of bytes takes from one host to another: how long a connection sends, and how long they are under way then.
+func (n *network) delay(from, to string, size int) (sending, underWay time.Duration) {
+	if from == to {
+		return 0, 0
+	}
+	n.digest.note(from, to, strconv.Itoa(size))
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if from == to {
-		return 0
-	}
-	for _, part := range []uint64{uint64(time.Now().UnixNano()), hashOf(from), hashOf(to), uint64(size)} { //nolint:gosec // only hashed
-		n.digest = (n.digest ^ part) * 1099511628211
-	}
-	d := n.latency + time.Duration(float64(size)/n.bandwidth*float64(time.Second))
+	sending, underWay = time.Duration(float64(size)/n.bandwidth*float64(time.Second)), n.latency
 	if n.jitter > 0 {
-		d += time.Duration(n.rng.Int64N(int64(n.jitter)))
+		underWay += time.Duration(n.rng.Int64N(int64(n.jitter)))
 	}
 	for n.loss > 0 && n.rng.Float64() < n.loss {
-		d += retransmission
+		underWay += retransmission
 	}
-	return d
+	return sending, underWay
 }
 
 // listen takes an address of a host: "host:port".
@@ -220,7 +265,8 @@ func (n *network) dial(ctx context.Context, host, address string, gate *gate) (n
 				return fail(ctx.Err())
 			}
 		}
-		trip := time.NewTimer(n.delay(host, to, 64))
+		sending, underWay := n.delay(host, to, 64)
+		trip := time.NewTimer(sending + underWay)
 		select {
 		case <-trip.C:
 		case <-ctx.Done():
@@ -309,6 +355,8 @@ type stream struct {
 	wake   chan struct{} // closed and replaced when anything changes
 	chunks []chunk
 	ended  bool // the writer has closed its end
+	// sent is when everything that was written has left.
+	sent time.Time
 }
 
 // chunk is what one Write wrote.
@@ -449,13 +497,18 @@ func (c *conn) Write(p []byte) (int, error) {
 	if blocked, _ := c.n.blocked(c.host, c.remote.IP.String()); !blocked && c.peer.broken() {
 		return 0, c.opError("write", syscall.ECONNRESET)
 	}
-	at := time.Now().Add(c.n.delay(c.host, c.remote.IP.String(), len(p)))
+	sending, underWay := c.n.delay(c.host, c.remote.IP.String(), len(p))
 	s := c.peer.in
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
 		return 0, c.opError("write", syscall.EPIPE)
 	}
+	if now := time.Now(); s.sent.Before(now) {
+		s.sent = now
+	}
+	s.sent = s.sent.Add(sending)
+	at := s.sent.Add(underWay)
 	if last := len(s.chunks) - 1; last >= 0 && s.chunks[last].at.After(at) {
 		at = s.chunks[last].at // bytes never overtake each other
 	}

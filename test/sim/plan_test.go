@@ -33,6 +33,8 @@ type plan struct {
 	Queries    []queryPlan
 	KeyReaders []keyReaderPlan `json:",omitempty"`
 	Faults     []faultPlan
+	// Digest is that of the run in which the plan failed; 0 if it did not.
+	Digest uint64 `json:",omitempty"`
 }
 
 // processPlan is a process on a host of its own.
@@ -395,7 +397,13 @@ func (p *plan) drawFaults(rng *rand.Rand) {
 		f.For = time.Duration(rng.Int64N(int64(pick(rng, []time.Duration{time.Second, 10 * time.Second, time.Minute}))))
 		switch f.Kind {
 		case faultCut:
-			f.Other = pick(rng, p.Processes).Name
+			if f.Other = pick(rng, p.Processes).Name; f.Other == f.Process { // a way from a host to itself is never cut
+				f.Other = p.nextTo(f.Process)
+			}
+		case faultSlowDisk: // of the others nothing takes time
+			if !slices.Contains(p.with(app.Metalog), f.Process) && !slices.Contains(p.with(app.ControlPlane), f.Process) {
+				f.Process = p.with(app.Metalog)[0]
+			}
 		case faultLoss, faultStore:
 			f.Chance = pick(rng, []float64{0.01, 0.1, 0.3})
 		}
@@ -404,6 +412,79 @@ func (p *plan) drawFaults(rng *rand.Rand) {
 		}
 		p.Faults = append(p.Faults, f)
 	}
+}
+
+// inLayout returns the plan with the processes of another layout. What was with a process is with one that has a role of it.
+func (p *plan) inLayout(layout string) plan {
+	q := *p
+	q.Processes = layouts[layout]
+	to := map[string]string{"": ""}
+	for _, old := range p.Processes {
+		for _, x := range q.Processes {
+			if to[old.Name] == "" && slices.ContainsFunc(old.Roles, func(r app.Role) bool { return slices.Contains(x.Roles, r) }) {
+				to[old.Name] = x.Name
+			}
+		}
+	}
+	q.Writers, q.Readers, q.Groups = slices.Clone(p.Writers), slices.Clone(p.Readers), slices.Clone(p.Groups)
+	q.Queries, q.KeyReaders, q.Faults = slices.Clone(p.Queries), slices.Clone(p.KeyReaders), slices.Clone(p.Faults)
+	for i := range q.Writers {
+		role := app.WriteProxy // what the writer needs of its process
+		if slices.Contains(p.agents(), q.Writers[i].Via) {
+			role = app.Scribed
+		}
+		q.Writers[i].Via = q.with(role)[0]
+	}
+	for i := range q.Readers {
+		q.Readers[i].Via = q.with(app.ReadStream)
+	}
+	for i := range q.Groups {
+		q.Groups[i].Via = q.with(app.ReadStream)
+	}
+	for i := range q.KeyReaders {
+		q.KeyReaders[i].Via = q.with(app.ReadStream)
+	}
+	for i := range q.Queries {
+		q.Queries[i].Via = q.with(app.ReadProxy)[0]
+	}
+	for i := range q.Faults {
+		f := &q.Faults[i]
+		f.Process = to[f.Process]
+		if name, ok := to[f.Other]; ok {
+			f.Other = name
+		}
+	}
+	return q
+}
+
+// usedCategories returns the categories that a client or a fault needs.
+func (p *plan) usedCategories() []categoryPlan {
+	used := map[string]bool{}
+	for _, w := range p.Writers {
+		used[w.Category] = true
+	}
+	for _, r := range p.Readers {
+		used[r.Category] = true
+	}
+	for _, g := range p.Groups {
+		used[g.Category] = true
+	}
+	for _, q := range p.Queries {
+		used[q.Category] = true
+	}
+	for _, k := range p.KeyReaders {
+		used[k.Category] = true
+	}
+	for _, f := range p.Faults {
+		used[f.Other] = true
+	}
+	return slices.DeleteFunc(slices.Clone(p.Categories), func(c categoryPlan) bool { return !used[c.Name] })
+}
+
+// nextTo returns the name of the process after one.
+func (p *plan) nextTo(name string) string {
+	i := slices.IndexFunc(p.Processes, func(x processPlan) bool { return x.Name == name })
+	return p.Processes[(i+1)%len(p.Processes)].Name
 }
 
 // drawClocks gives the hosts clocks of their own in half of the seeds, or always, and sets some of them, forward or back.

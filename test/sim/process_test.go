@@ -138,7 +138,7 @@ func (p *process) beginLifeLocked() (context.Context, *life, app.Host) {
 	l := &life{gate: newGate(), cancel: cancel, giveUp: make(chan struct{})}
 	p.begun++
 	name := fmt.Sprintf("%s life %d", p.plan.Name, p.begun)
-	l.access = &access{store: p.w.store, gate: l.gate, name: name}
+	l.access = &access{store: p.w.store, gate: l.gate, name: name, host: p.host, net: p.w.net}
 	p.life = l
 	host := app.Host{
 		Listen: func(_ context.Context, _, address string) (net.Listener, error) {

@@ -158,17 +158,15 @@ func (w *world) injectReplicaFault(f faultPlan, p *process) bool {
 		if f.Kind == faultEtcdCut {
 			cut = wholeCut
 		}
-		w.etcd.set(func(e *etcd) { e.cuts[p.host] = cut })
-		time.Sleep(f.For)
-		w.etcd.set(func(e *etcd) { delete(e.cuts, p.host) })
+		w.during("etcd cut "+p.host, f.For,
+			func() { w.etcd.set(func(e *etcd) { e.cuts[p.host] = cut }) }, func() { w.etcd.set(func(e *etcd) { delete(e.cuts, p.host) }) })
 	case faultEtcdLoss:
-		w.etcd.set(func(e *etcd) { e.faults.loseAnswer, e.faults.late = f.Chance, f.Chance/4 })
-		time.Sleep(f.For)
-		w.etcd.set(func(e *etcd) { e.faults.loseAnswer, e.faults.late = 0, 0 })
+		w.during("etcd loss", f.For,
+			func() { w.etcd.set(func(e *etcd) { e.faults.loseAnswer, e.faults.late = f.Chance, f.Chance/4 }) },
+			func() { w.etcd.set(func(e *etcd) { e.faults.loseAnswer, e.faults.late = 0, 0 }) })
 	case faultSlowEtcd:
-		w.etcd.set(func(e *etcd) { e.faults.slow = 500 * time.Millisecond })
-		time.Sleep(f.For)
-		w.etcd.set(func(e *etcd) { e.faults.slow = 0 })
+		w.during("slow etcd", f.For,
+			func() { w.etcd.set(func(e *etcd) { e.faults.slow = 500 * time.Millisecond }) }, func() { w.etcd.set(func(e *etcd) { e.faults.slow = 0 }) })
 	case faultReplace:
 		p.mu.Lock()
 		held := p.held

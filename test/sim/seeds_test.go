@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/cryptotest"
 	"testing/synctest"
@@ -28,7 +30,7 @@ var (
 	seedCount = flag.Int("seeds", 100, "how many seeds TestSeeds runs; fewer with -short")
 	firstSeed = flag.Uint64("first-seed", 1, "the first of them")
 	minutes   = flag.Int("minutes", 2, "for how many virtual minutes faults come")
-	keep      = flag.String("keep", "", "folder for the plans and timelines of failed seeds (default: the test's artifacts)")
+	keep      = flag.String("keep", filepath.Join(os.TempDir(), "scribe-seeds"), "folder for the plans and timelines of failed seeds")
 	shrinking = flag.Int("shrink", 0, "how many smaller plans are tried after a failure")
 	soak      = flag.Duration("soak", 0, "run seeds for this long, whatever -seeds says")
 	replays   = flag.Int("replays", 1, "how often each seed is run; with more than 1, how many runs were the same is logged")
@@ -40,8 +42,8 @@ var (
 const (
 	// childEnv names the file of the plan that a child process runs. Its output goes to that name with ".out".
 	childEnv = "SCRIBE_SIM_PLAN"
-	// sealedEnv makes the child give up opening any further file or socket before it begins.
-	sealedEnv = "SCRIBE_SIM_SEALED"
+	// openEnv makes the child try to open a file and a socket before its run.
+	openEnv = "SCRIBE_SIM_OPEN"
 )
 
 const (
@@ -75,7 +77,7 @@ type result struct {
 	Puts, Gets, Faults, Followed int64
 	// Of cells of nodes: terms of replicas that led, changes in etcd without an answer, calls at replicas that were recorded.
 	Terms, Unanswered, Calls int64
-	Digest                   uint64 // of what was sent, when, by whom
+	Digest                   uint64 // see digest
 	// Drawn is what lives of processes and writers drew: random bits of blobs' keys, ids of producers.
 	Drawn    map[string][]string
 	Timeline []string
@@ -111,10 +113,14 @@ func TestPlan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if os.Getenv(sealedEnv) != "" {
-		if err := sealProcess(); err != nil {
-			t.Fatal(err)
-		}
+	// A simulated cell opens no real file and no real socket: the process can't.
+	if err := sealProcess(); err != nil {
+		t.Fatal(err)
+	}
+	if os.Getenv(openEnv) != "" {
+		_, ferr := os.Open(path)
+		_, serr := net.Listen("tcp", "127.0.0.1:0")
+		t.Fatalf("a file: %v; a socket: %v", ferr, serr)
 	}
 	go endIfHung()
 	if os.Getenv(hangEnv) != "" {
@@ -182,7 +188,7 @@ func (w *world) result() result {
 	w.store.mu.Lock()
 	r.Drawn = maps.Clone(w.store.drawn)
 	w.store.mu.Unlock()
-	w.net.set(func(n *network) { r.Digest = n.digest })
+	r.Digest = w.digest.get()
 	w.etcd.set(func(e *etcd) { r.Terms = int64(e.terms) }) //nolint:gosec // a few
 	r.Unanswered, r.Calls = w.etcd.unanswered.Load(), w.calls.Load()
 	return r
@@ -335,14 +341,21 @@ func (s *seedRunner) drawPlans(plans chan<- plan) {
 
 // runSeed runs a plan as often as it shall be run.
 func (s *seedRunner) runSeed(p plan) {
-	digests := map[uint64]bool{}
+	digests, ended := map[uint64]bool{}, 0
 	for range *replays {
 		r, err := runPlan(s.Context(), s.dir, p)
 		s.mu.Lock()
 		s.total.add(&r)
 		s.mu.Unlock()
-		digests[r.Digest] = true
-		if why := r.failure(err); why != "" {
+		why := r.failure(err)
+		if err == nil {
+			digests[r.Digest] = true
+			ended++
+		}
+		if p.Digest != 0 {
+			s.Logf("seed %d: the same schedule as when it failed: %v", p.Seed, r.Digest == p.Digest)
+		}
+		if why != "" {
 			reportFailure(s.T, s.dir, p, r, why)
 			s.mu.Lock()
 			s.failed++
@@ -353,7 +366,7 @@ func (s *seedRunner) runSeed(p plan) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.seeds++; len(digests) == 1 {
+	if s.seeds++; len(digests) == 1 && ended == *replays {
 		s.same++
 	}
 }
@@ -391,15 +404,11 @@ func TestHungSeed(t *testing.T) {
 	}
 }
 
-// TestNothingReal runs a cell in a process that can open no file and no socket.
+// TestNothingReal: the process that runs a seed can open no file and no socket, so that every seed shows that a simulated cell needs none.
 func TestNothingReal(t *testing.T) {
-	if testsize.Test(false, false, true) {
-		t.Skip("TestSeeds has its races")
-	}
-	p := drawPlan(2, 2*time.Minute, "")
-	r, err := runPlan(t.Context(), t.TempDir(), p, sealedEnv+"=1")
-	if why := r.failure(err); why != "" || r.Acked == 0 {
-		t.Errorf("%d messages were acknowledged: %s\n%s", r.Acked, why, strings.Join(r.Timeline, "\n"))
+	_, err := runPlan(t.Context(), t.TempDir(), drawPlan(2, 2*time.Minute, ""), openEnv+"=1")
+	if want := syscall.EMFILE.Error(); err == nil || strings.Count(err.Error(), want) != 2 {
+		t.Errorf("%v: want twice %q", err, want)
 	}
 }
 
@@ -436,20 +445,30 @@ func reportFailure(t *testing.T, dir string, p plan, r result, why string) {
 	if *shrinking > 0 {
 		p, r, why = shrink(t, dir, p, r, why)
 	}
-	out := *keep
-	if out == "" {
-		out = t.ArtifactDir()
-	}
-	name := filepath.Join(out, fmt.Sprintf("seed%d", p.Seed))
+	p.Digest = r.Digest
+	name := filepath.Join(*keep, fmt.Sprintf("seed%d", p.Seed))
 	text, err := json.MarshalIndent(p, "", "\t")
 	if err == nil {
-		err = errors.Join(os.MkdirAll(out, 0o750), os.WriteFile(name+".json", text, 0o600),
+		err = errors.Join(os.MkdirAll(*keep, 0o750), os.WriteFile(name+".json", text, 0o600),
 			os.WriteFile(name+".timeline", []byte(p.String()+strings.Join(r.Timeline, "\n")+"\n"+why+"\n"), 0o600))
 	}
-	t.Errorf("seed %d failed: %s\n%sits plan and its timeline: %s.* %v", p.Seed, tailOf(why, 6000), p.String(), name, err)
+	end := strings.Join(r.Timeline[max(0, len(r.Timeline)-reportedLines):], "\n")
+	t.Errorf("seed %d failed: %s\n%s%s\nits plan and its timeline: %s.* %v", p.Seed, tailOf(why, 6000), p.String(), tailOf(end, 20000), name, err)
 }
 
-// shrink looks for a smaller plan that fails, too: without a fault, a client, or a part of its length. What depends on the scheduler
+// reportedLines is how many lines from the end of the timeline are in the report of a failure.
+const reportedLines = 100
+
+// shrinkList leaves out of a list what try does without, one after another.
+func shrinkList[T any](list []T, try func(left []T) bool) {
+	for at := len(list) - 1; at >= 0; at-- {
+		if left := slices.Delete(slices.Clone(list), at, at+1); try(left) {
+			list = left
+		}
+	}
+}
+
+// shrink looks for a smaller plan that fails, too: without a fault, a process, a client, a category, or a part of its length. What depends on the scheduler
 // does not fail every time, so each plan is tried twice.
 func shrink(t *testing.T, dir string, p plan, r result, why string) (plan, result, string) {
 	t.Helper()
@@ -476,19 +495,23 @@ func shrink(t *testing.T, dir string, p plan, r result, why string) (plan, resul
 			}
 		}
 	}
+	for _, layout := range []string{"one", "nodes"} {
+		if smaller := p.inLayout(layout); len(smaller.Processes) < len(p.Processes) {
+			try(smaller)
+		}
+	}
 	for at := len(p.Writers) - 1; at >= 0 && len(p.Writers) > 1; at-- {
 		smaller := p
 		smaller.Writers = slices.Delete(slices.Clone(p.Writers), at, at+1)
 		try(smaller)
 	}
-	for at := range slices.Backward(p.Readers) {
+	shrinkList(p.Readers, func(left []readerPlan) bool { smaller := p; smaller.Readers = left; return try(smaller) })
+	shrinkList(p.Groups, func(left []groupPlan) bool { smaller := p; smaller.Groups = left; return try(smaller) })
+	shrinkList(p.Queries, func(left []queryPlan) bool { smaller := p; smaller.Queries = left; return try(smaller) })
+	shrinkList(p.KeyReaders, func(left []keyReaderPlan) bool { smaller := p; smaller.KeyReaders = left; return try(smaller) })
+	if used := p.usedCategories(); len(used) < len(p.Categories) {
 		smaller := p
-		smaller.Readers = slices.Delete(slices.Clone(p.Readers), at, at+1)
-		try(smaller)
-	}
-	for at := range slices.Backward(p.Groups) {
-		smaller := p
-		smaller.Groups = slices.Delete(slices.Clone(p.Groups), at, at+1)
+		smaller.Categories = used
 		try(smaller)
 	}
 	last := time.Duration(0)

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"iter"
@@ -25,7 +26,10 @@ type store struct {
 	faults            storeFaults
 	gets, puts        atomic.Int64
 	// drawn is what lives of processes and writers drew, the first of each.
-	drawn map[string][]string
+	drawn  map[string][]string
+	digest *digest
+	// reused is told of a blob's key that is put again with other bytes.
+	reused func(key string)
 }
 
 // storeFaults are chances, from 0 to 1, of a request.
@@ -40,8 +44,8 @@ type storeFaults struct {
 	slow float64
 }
 
-func newStore(rng *rand.Rand, nearest, farthest time.Duration) *store {
-	return &store{blobs: memory.New(), rng: rng, nearest: nearest, farthest: farthest, drawn: map[string][]string{}}
+func newStore(rng *rand.Rand, d *digest, nearest, farthest time.Duration) *store {
+	return &store{digest: d, blobs: memory.New(), rng: rng, nearest: nearest, farthest: farthest, drawn: map[string][]string{}}
 }
 
 func (s *store) set(f storeFaults) {
@@ -99,8 +103,9 @@ type access struct {
 	*store
 	gate   *gate
 	closed atomic.Bool
-	// name is that of the process's life.
-	name string
+	// name is that of the process's life, host where it runs.
+	name, host string
+	net        *network
 }
 
 // fence ends the access of a process that is gone.
@@ -115,6 +120,10 @@ func (a *access) begin(ctx context.Context, key string) error {
 	if err := blob.CheckKey(key); key != "" && err != nil {
 		return err
 	}
+	a.digest.note(a.host, key)
+	if err := a.net.awaitWay(ctx, a.host); err != nil {
+		return fmt.Errorf("%w: %w", blob.ErrUnavailable, err)
+	}
 	if err := a.travel(ctx); err != nil {
 		return err
 	}
@@ -125,10 +134,13 @@ func (a *access) begin(ctx context.Context, key string) error {
 }
 
 // end is the way of the answer back.
-func (a *access) end(err error) error {
+func (a *access) end(ctx context.Context, err error) error {
 	a.gate.pass()
 	if a.closed.Load() {
 		return blob.ErrClosed
+	}
+	if werr := a.net.awaitWay(ctx, a.host); werr != nil {
+		return fmt.Errorf("%w: no answer: %w", blob.ErrUnavailable, werr)
 	}
 	if err == nil && a.draw(func(f storeFaults) float64 { return f.loseAnswer }) {
 		return fmt.Errorf("%w: the answer was lost", blob.ErrUnavailable)
@@ -153,10 +165,23 @@ func (a *access) Put(ctx context.Context, key string, parts ...[]byte) error {
 		a.mu.Lock()
 		after := time.Duration(a.rng.Int64N(int64(time.Minute)))
 		a.mu.Unlock()
-		time.AfterFunc(after, func() { _ = a.blobs.Put(context.Background(), key, copies...) })
+		time.AfterFunc(after, func() { _ = a.put(context.Background(), key, copies...) })
 		return fmt.Errorf("%w: it may arrive later", blob.ErrUnavailable)
 	}
-	return a.end(a.blobs.Put(ctx, key, parts...))
+	return a.end(ctx, a.put(ctx, key, parts...))
+}
+
+// put puts what has arrived. The key of a blob is its own for ever.
+func (s *store) put(ctx context.Context, key string, parts ...[]byte) error {
+	if strings.HasPrefix(key, pointer.KeyRoot) {
+		if info, err := s.blobs.Stat(ctx, key); err == nil {
+			old := make([]byte, info.Size)
+			if err := s.blobs.ReadAt(ctx, key, old, 0); err != nil || !bytes.Equal(old, bytes.Join(parts, nil)) {
+				s.reused(key)
+			}
+		}
+	}
+	return s.blobs.Put(ctx, key, parts...)
 }
 
 // ReadAt implements blob.Store.
@@ -165,7 +190,7 @@ func (a *access) ReadAt(ctx context.Context, key string, dst []byte, off int64) 
 	if err := a.begin(ctx, key); err != nil {
 		return err
 	}
-	return a.end(a.blobs.ReadAt(ctx, key, dst, off))
+	return a.end(ctx, a.blobs.ReadAt(ctx, key, dst, off))
 }
 
 // Stat implements blob.Store.
@@ -174,7 +199,7 @@ func (a *access) Stat(ctx context.Context, key string) (blob.Info, error) {
 		return blob.Info{}, err
 	}
 	info, err := a.blobs.Stat(ctx, key)
-	return info, a.end(err)
+	return info, a.end(ctx, err)
 }
 
 // List implements blob.Store.
@@ -200,7 +225,7 @@ func (a *access) Delete(ctx context.Context, key string) error {
 	if err := a.begin(ctx, key); err != nil {
 		return err
 	}
-	return a.end(a.blobs.Delete(ctx, key))
+	return a.end(ctx, a.blobs.Delete(ctx, key))
 }
 
 // Close implements blob.Store. The blobs remain: they are the cell's.

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,9 +16,11 @@ import (
 
 	"scribe/cmd/scribe/app"
 	"scribe/internal/format/pointer"
+	"scribe/internal/format/record"
 	"scribe/internal/format/sequenced"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/blob/layout"
 	"scribe/storage/metalog"
 	"scribe/storage/metalog/remote"
 	"scribe/test/history"
@@ -68,6 +71,7 @@ func (w *world) verifyStores() {
 	}
 	w.verifyLogs(before, after)
 	w.verifyBlobs(after)
+	w.verifyFooters(after)
 }
 
 // hops are how roles account for what they took in: the sum of what was accepted is the sum of outcomes and of what is held.
@@ -324,9 +328,17 @@ func (w *world) queryCount(c *client, via, category string) (int, error) {
 
 // logs are the entries of every log of the cell.
 type logs struct {
-	pointers map[string]string // "shard LSN" -> encoded
-	blobs    map[string]bool   // keys that pointers name
-	entries  map[string]int    // by category
+	pointers map[string]string     // "shard LSN" -> encoded
+	blobs    map[string]bool       // keys that pointers name
+	places   map[string][]logPlace // where they are named
+	entries  map[string]int        // by category
+}
+
+// logPlace is where a pointer stands.
+type logPlace struct {
+	shard record.ShardID
+	lsn   record.LSN
+	data  string // the encoded pointer
 }
 
 // readLogs reads every log at a process; nil if it can't.
@@ -338,7 +350,7 @@ func (w *world) readLogs(at string) *logs {
 	control := rpc.NewControlClient(c.transport, w.first(app.ControlPlane).url())
 	ctx, cancel := context.WithTimeout(context.Background(), liveness)
 	defer cancel()
-	l := &logs{pointers: map[string]string{}, blobs: map[string]bool{}, entries: map[string]int{}}
+	l := &logs{pointers: map[string]string{}, blobs: map[string]bool{}, places: map[string][]logPlace{}, entries: map[string]int{}}
 	for _, x := range w.plan.Categories {
 		res, err := control.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: x.Name})
 		if err != nil {
@@ -388,7 +400,7 @@ func (l *logs) readShard(ctx context.Context, log metalog.Log, s metalog.State, 
 				return fmt.Errorf("LSN %d: persisted time %d is below %d, that of the entry before", at, e.Time, last)
 			}
 			if !sequenced.Reserved(s.Shard) { // a sequenced log refers to others
-				if err := l.addBlob(e); err != nil {
+				if err := l.addBlob(s.Shard, e); err != nil {
 					return fmt.Errorf("LSN %d: %w", at, err)
 				}
 			}
@@ -445,11 +457,44 @@ func (w *world) verifyBlobs(l *logs) {
 }
 
 // addBlob notes the blob that an entry names.
-func (l *logs) addBlob(e metalog.Entry) error {
+func (l *logs) addBlob(shard record.ShardID, e metalog.Entry) error {
 	p, err := pointer.Decode(e.Data)
 	if err != nil {
 		return err
 	}
 	l.blobs[p.Key()] = true
+	l.places[p.Key()] = append(l.places[p.Key()], logPlace{shard, e.LSN, string(e.Data)})
 	return nil
+}
+
+// verifyFooters: each pointer is in the footer of the blob that it names, for the place where it stands, and the epochs of a log never fall.
+func (w *world) verifyFooters(l *logs) {
+	type placed struct {
+		lsn   record.LSN
+		epoch uint64
+	}
+	epochs := map[record.ShardID][]placed{}
+	for key, places := range l.places {
+		footer, err := layout.ReadFooter(context.Background(), w.store.blobs, key)
+		if err != nil {
+			w.violation("invariant 8: the footer of blob %s: %v", key, err)
+			continue
+		}
+		for _, at := range places {
+			i := slices.IndexFunc(footer.Entries, func(e layout.Entry) bool { return e.Shard == at.shard && e.LSN == at.lsn })
+			if i < 0 || string(pointer.Append(nil, &footer.Entries[i].Pointer)) != at.data {
+				w.violation("invariant 8: log %v has at LSN %d a pointer to blob %s whose footer says otherwise", at.shard, at.lsn, key)
+				continue
+			}
+			epochs[at.shard] = append(epochs[at.shard], placed{at.lsn, footer.Entries[i].Epoch})
+		}
+	}
+	for shard, log := range epochs {
+		slices.SortFunc(log, func(a, b placed) int { return cmp.Compare(a.lsn, b.lsn) })
+		for i := range log[1:] {
+			if before, at := log[i], log[i+1]; at.epoch < before.epoch {
+				w.violation("invariant 7: log %v has LSN %d of epoch %d behind LSN %d of epoch %d", shard, at.lsn, at.epoch, before.lsn, before.epoch)
+			}
+		}
+	}
 }

@@ -34,6 +34,7 @@ type world struct {
 	writers    []*writer
 	followers  []*follow.Follower
 	sequenced  []*batchReader
+	batches    map[string]*batchesSeen // by category
 	groups     []*groupReader
 	queries    []*queryReader
 	keyReaders []*keyReader
@@ -55,14 +56,17 @@ type world struct {
 	followed atomic.Int64
 	recovery recoveries
 	healed   atomic.Bool
+	digest   digest
+	// underWay counts the faults of one kind that befall the same thing: it is over when the last of them is.
+	underWay map[string]int
 	// calls counts the recorded calls at replicas, which checking looks at.
 	calls    atomic.Int64
 	checking *callChecker
 }
 
 func newWorld(p plan, level slog.Level) *world {
-	w := &world{plan: p, began: time.Now(), history: history.New(), done: make(chan struct{}), level: level, committed: map[string]map[history.ID]time.Time{}}
-	w.net = newNetwork(rngOf(p.Seed, "network"))
+	w := &world{plan: p, began: time.Now(), history: history.New(), done: make(chan struct{}), level: level, committed: map[string]map[history.ID]time.Time{}, batches: map[string]*batchesSeen{}, underWay: map[string]int{}}
+	w.net = newNetwork(rngOf(p.Seed, "network"), &w.digest)
 	near, far := time.Duration(0), 2*time.Millisecond
 	if p.Far {
 		near, far = 30*time.Millisecond, 90*time.Millisecond
@@ -70,11 +74,13 @@ func newWorld(p plan, level slog.Level) *world {
 	if p.Clocks {
 		w.history.AllowSkew(p.maxSkew())
 	}
-	w.store = newStore(rngOf(p.Seed, "store"), near, far)
-	w.etcd = newEtcd(rngOf(p.Seed, "etcd"))
+	w.store = newStore(rngOf(p.Seed, "store"), &w.digest, near, far)
+	w.store.reused = func(key string) { w.violation("invariant 8: other bytes were put under the key %s", key) }
+	w.etcd = newEtcd(rngOf(p.Seed, "etcd"), &w.digest)
 	for i, x := range p.Processes {
+		host := fmt.Sprintf("10.0.0.%d", i+1)
 		w.processes = append(w.processes, &process{
-			w: w, plan: x, host: fmt.Sprintf("10.0.0.%d", i+1), disk: newDisk(rngOf(p.Seed, "disk "+x.Name), 2*time.Millisecond), clock: newClock(x.Offset, x.Drift),
+			w: w, plan: x, host: host, disk: newDisk(rngOf(p.Seed, "disk "+x.Name), &w.digest, host, 2*time.Millisecond), clock: newClock(x.Offset, x.Drift),
 		})
 	}
 	return w
@@ -172,7 +178,7 @@ func (w *world) run() {
 	}
 	for _, x := range w.plan.Readers {
 		if w.category(x.Category).Order == "sequenced" {
-			b := &batchReader{w: w, plan: x, batches: map[uint64]uint64{}}
+			b := &batchReader{w: w, plan: x, seen: w.batchesOf(x.Category)}
 			w.sequenced = append(w.sequenced, b)
 			readers.Go(func() { b.run(clientsCtx) })
 			continue
@@ -200,9 +206,9 @@ func (w *world) run() {
 	w.injectFaults()
 	w.heal()
 	w.healed.Store(true)
+	healed := time.Now()
 	w.liftQuotas()
 	stopWriting()
-	healed := time.Now()
 	w.followRecovered(clientsCtx, &readers)
 	if w.await("every write has an outcome", healed, func() bool { return waitDone(&writers) }) {
 		w.note("writers: %s", w.progress())
@@ -371,36 +377,22 @@ func (w *world) inject(f faultPlan) {
 		time.Sleep(f.For)
 		p.start()
 	case faultStop:
-		p.pause()
-		time.Sleep(f.For)
-		p.resume()
+		w.during("stop "+f.Process, f.For, p.pause, p.resume)
 	case faultCut:
-		other := w.process(f.Other)
-		w.net.cut(p.host, other.host)
-		time.Sleep(f.For)
-		w.net.heal(p.host, other.host)
+		from, to := p.host, w.process(f.Other).host
+		w.during("cut "+from+to, f.For, func() { w.net.cut(from, to) }, func() { w.net.heal(from, to) })
 	case faultIsolate:
-		w.isolate(p, w.net.cut)
-		w.etcd.set(func(e *etcd) { e.cuts[p.host] = wholeCut }) // a member of etcd is on each node
-		time.Sleep(f.For)
-		w.isolate(p, w.net.heal)
-		w.etcd.set(func(e *etcd) { delete(e.cuts, p.host) })
+		w.during("isolate "+f.Process, f.For, func() { w.isolate(p.host, true) }, func() { w.isolate(p.host, false) })
 	case faultLoss:
-		w.net.set(func(n *network) { n.loss = f.Chance })
-		time.Sleep(f.For)
-		w.net.set(func(n *network) { n.loss = 0 })
+		w.during("loss", f.For, func() { w.net.set(func(n *network) { n.loss = f.Chance }) }, func() { w.net.set(func(n *network) { n.loss = 0 }) })
 	case faultSlowNet:
-		w.net.set(func(n *network) { n.latency, n.bandwidth = 100*time.Millisecond, 1<<20 })
-		time.Sleep(f.For)
-		w.net.set(func(n *network) { n.latency, n.bandwidth = 200*time.Microsecond, 100<<20 })
+		w.during("slow net", f.For, func() { w.net.set((*network).makeSlow) }, func() { w.net.set((*network).makeFast) })
 	case faultStore:
-		w.store.set(storeFaults{refuse: f.Chance, loseAnswer: f.Chance, late: f.Chance / 2, cutList: f.Chance, slow: f.Chance})
-		time.Sleep(f.For)
-		w.store.set(storeFaults{})
+		w.during("store", f.For, func() {
+			w.store.set(storeFaults{refuse: f.Chance, loseAnswer: f.Chance, late: f.Chance / 2, cutList: f.Chance, slow: f.Chance})
+		}, func() { w.store.set(storeFaults{}) })
 	case faultStoreOut:
-		w.store.set(storeFaults{refuse: 1})
-		time.Sleep(f.For)
-		w.store.set(storeFaults{})
+		w.during("store", f.For, func() { w.store.set(storeFaults{refuse: 1}) }, func() { w.store.set(storeFaults{}) })
 	case faultClock:
 		p.clock.setOffset(f.To)
 	case faultLostDisk:
@@ -414,17 +406,29 @@ func (w *world) inject(f faultPlan) {
 	case faultSplit:
 		w.divideCategory(f.Other, f.Shards)
 	case faultDiskFull:
-		p.disk.full.Store(true)
-		time.Sleep(f.For)
-		p.disk.full.Store(false)
+		w.during("disk full "+f.Process, f.For, func() { p.disk.full.Store(true) }, func() { p.disk.full.Store(false) })
 	case faultSlowDisk:
-		p.disk.setSyncTime(time.Second)
-		time.Sleep(f.For)
-		p.disk.setSyncTime(2 * time.Millisecond)
+		w.during("slow disk "+f.Process, f.For, func() { p.disk.setSyncTime(time.Second) }, func() { p.disk.setSyncTime(2 * time.Millisecond) })
 	default:
 		if !w.injectReplicaFault(f, p) {
 			panic("unknown fault " + f.Kind)
 		}
+	}
+}
+
+// during begins a fault, waits for its time, and ends it, unless another one of its kind still befalls the same thing.
+func (w *world) during(what string, d time.Duration, begin, end func()) {
+	w.mu.Lock()
+	w.underWay[what]++
+	w.mu.Unlock()
+	begin()
+	time.Sleep(d)
+	w.mu.Lock()
+	w.underWay[what]--
+	over := w.underWay[what] == 0
+	w.mu.Unlock()
+	if over {
+		end()
 	}
 }
 
@@ -463,24 +467,22 @@ func (w *world) changeCategory(what string, change func(context.Context, rpc.Con
 	}
 }
 
-// isolate cuts, or heals, every way from and to a process.
-func (w *world) isolate(p *process, change func(from, to string)) {
-	for _, other := range w.processes {
-		if other != p {
-			change(p.host, other.host)
-			change(other.host, p.host)
-		}
-	}
+// isolate cuts a host off everything, or ends that: other processes, clients, the store, and etcd, of which a member is on each node.
+func (w *world) isolate(host string, on bool) {
+	w.net.set(func(n *network) { n.isolated[host] = on })
+	w.etcd.set(func(e *etcd) { e.isolated[host] = on })
 }
 
 // heal ends every fault, whatever is still under way, and starts what does not run.
 func (w *world) heal() {
 	w.net.set(func(n *network) {
 		clear(n.cuts)
-		n.loss, n.latency, n.bandwidth = 0, 200*time.Microsecond, 100<<20
+		clear(n.isolated)
+		n.loss = 0
+		n.makeFast()
 	})
 	w.store.set(storeFaults{})
-	w.etcd.set(func(e *etcd) { clear(e.cuts); e.faults = etcdFaults{} })
+	w.etcd.set(func(e *etcd) { clear(e.cuts); clear(e.isolated); e.faults = etcdFaults{} })
 	for _, p := range w.processes {
 		w.net.powerOn(p.host)
 		p.disk.full.Store(false)

@@ -299,6 +299,15 @@ func (r *Reading) Row(payload []byte) { r.Record(payload, 0, 0, 0, 0, 0) }
 // Len returns the number of delivered messages.
 func (r *Reading) Len() int { return len(r.seen) }
 
+// Hashes returns a hash of the bytes of each message (xxhash).
+func (r *Reading) Hashes() map[ID]uint64 {
+	hashes := make(map[ID]uint64, len(r.seen))
+	for i := range r.seen {
+		hashes[r.seen[i].content.id] = r.seen[i].content.digest
+	}
+	return hashes
+}
+
 // IDs returns the identifiers of the delivered messages, in the order of delivery.
 func (r *Reading) IDs() []ID {
 	ids := make([]ID, 0, len(r.seen))

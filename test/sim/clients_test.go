@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/cespare/xxhash/v2"
 
 	"scribe/consumer"
 	"scribe/consumer/columns"
@@ -269,7 +270,7 @@ type groupReader struct {
 	plan groupPlan
 
 	mu   sync.Mutex
-	seen map[history.ID]bool
+	seen map[history.ID]uint64 // hashes of the messages
 }
 
 // member runs one member through its lives.
@@ -321,7 +322,11 @@ func (g *groupReader) record(payload []byte) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.seen[id] = true
+	hash := xxhash.Sum64(payload)
+	if old, ok := g.seen[id]; ok && old != hash {
+		g.w.violation("group %s got %v twice, with other bytes", g.plan.Name, id)
+	}
+	g.seen[id] = hash
 }
 
 // batchReader reads a sequenced category in batches with identifiers, dies, and goes on from its checkpoint: an identifier always stands for

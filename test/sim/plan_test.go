@@ -23,6 +23,8 @@ type plan struct {
 	Clocks bool
 	// Hour is whether they are up to an hour apart.
 	Hour bool
+	// Tight is that roles have little memory for what is written.
+	Tight bool `json:",omitempty"`
 	// Busy is that a kilobyte a second of a shard is a micro-shard.
 	Busy       bool `json:",omitempty"`
 	Processes  []processPlan
@@ -41,6 +43,8 @@ type plan struct {
 type processPlan struct {
 	Name  string
 	Roles []app.Role
+	// Spool is whether an agent that is a process of its own has a disk buffer; those in other processes have.
+	Spool bool `json:",omitempty"`
 	// Node is whether it is a node of its cell, with a replica of the metadata.
 	Node bool `json:",omitempty"`
 	// Offset is how far the clock of the host is ahead at first, Drift how much too fast it is, in millionths.
@@ -185,7 +189,7 @@ var layouts = map[string][]processPlan{
 		{Name: "meta", Roles: []app.Role{app.ControlPlane, app.Metalog}},
 		{Name: "node1", Roles: []app.Role{app.Batcher, app.WriteProxy, app.ReadStream, app.ReadProxy, app.Retention, app.Sequencer, app.SQLServer}},
 		{Name: "node2", Roles: []app.Role{app.Batcher, app.WriteProxy, app.ReadStream, app.ReadProxy, app.Retention, app.Sequencer, app.SQLServer}},
-		{Name: "agent1", Roles: []app.Role{app.Scribed}},
+		{Name: "agent1", Roles: []app.Role{app.Scribed}, Spool: true},
 		{Name: "agent2", Roles: []app.Role{app.Scribed}},
 	},
 	"wide": {
@@ -197,20 +201,20 @@ var layouts = map[string][]processPlan{
 		{Name: "write2", Roles: []app.Role{app.WriteProxy}},
 		{Name: "read1", Roles: []app.Role{app.ReadStream, app.ReadProxy, app.Retention, app.Sequencer, app.SQLServer}},
 		{Name: "read2", Roles: []app.Role{app.ReadStream, app.ReadProxy, app.Retention, app.Sequencer, app.SQLServer}},
-		{Name: "agent1", Roles: []app.Role{app.Scribed}},
+		{Name: "agent1", Roles: []app.Role{app.Scribed}, Spool: true},
 		{Name: "agent2", Roles: []app.Role{app.Scribed}},
 	},
 	"one": {
 		{Name: "up", Roles: app.AllRoles},
 		{Name: "node", Roles: []app.Role{app.Batcher, app.WriteProxy, app.Scribed, app.ReadStream, app.ReadProxy, app.Retention, app.Sequencer, app.SQLServer}},
-		{Name: "agent1", Roles: []app.Role{app.Scribed}},
+		{Name: "agent1", Roles: []app.Role{app.Scribed}, Spool: true},
 	},
 	// as scribe up --node makes them
 	replicatedLayout: {
 		{Name: "node1", Roles: app.AllRoles, Node: true},
 		{Name: "node2", Roles: app.AllRoles, Node: true},
 		{Name: "node3", Roles: app.AllRoles, Node: true},
-		{Name: "agent1", Roles: []app.Role{app.Scribed}},
+		{Name: "agent1", Roles: []app.Role{app.Scribed}, Spool: true},
 		{Name: "agent2", Roles: []app.Role{app.Scribed}},
 	},
 }
@@ -221,7 +225,7 @@ func drawPlan(seed uint64, length time.Duration, always string) plan {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	p := plan{Seed: seed, Length: length, Quiet: pick(rng, []time.Duration{time.Minute, time.Minute, time.Minute, swept}), Far: rng.IntN(2) == 0}
 	p.Processes = layouts[pick(rng, []string{"nodes", "nodes", "nodes", "wide", "one"})]
-	nodes := isDrawn(always, drawNodes)
+	nodes := isDrawn(always, drawNodes) || rand.New(rand.NewPCG(seed, 9)).IntN(6) == 0
 	if nodes {
 		p.Processes = layouts[replicatedLayout]
 	}
@@ -243,10 +247,23 @@ func drawPlan(seed uint64, length time.Duration, always string) plan {
 	p.drawKeyed(rand.New(rand.NewPCG(seed, 5)), always)
 	p.drawQuotas(rand.New(rand.NewPCG(seed, 57)))
 	p.drawSplits(rand.New(rand.NewPCG(seed, 7)), isDrawn(always, faultSplit))
-	p.Busy = isDrawn(always, drawBusy)
+	p.Busy = rand.New(rand.NewPCG(seed, 10)).IntN(6) == 0 || isDrawn(always, drawBusy)
+	p.drawTight(rand.New(rand.NewPCG(seed, 11)))
 	p.drawPaces(rand.New(rand.NewPCG(seed, 8)))
 	slices.SortStableFunc(p.Faults, func(a, b faultPlan) int { return cmp.Compare(a.At, b.At) })
 	return p
+}
+
+// drawTight gives the roles of a third of the seeds little memory, and a writer more than fits into it: it is refused, and comes again.
+func (p *plan) drawTight(rng *rand.Rand) {
+	if p.Tight = rng.IntN(3) == 0; !p.Tight {
+		return
+	}
+	c := p.Categories[0]
+	p.Writers = append(p.Writers, writerPlan{
+		Name: "burster", Category: c.Name, Shard: rng.Uint32N(c.Shards), Level: "committed", Kind: "stream", Via: pick(rng, p.with(app.WriteProxy)),
+		Patient: true, Pace: time.Minute, Size: 60_000,
+	})
 }
 
 // paced is the length up to which writers keep their pace.
@@ -553,7 +570,8 @@ func (p *plan) drawLostControl(rng *rand.Rand, always bool) {
 // String describes the plan in a few lines.
 func (p *plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d: %v of faults, far store %v, %d processes, clocks differ %v, by an hour %v\n", p.Seed, p.Length, p.Far, len(p.Processes), p.Clocks, p.Hour)
+	fmt.Fprintf(&b, "seed %d: %v of faults, far store %v, %d processes, clocks differ %v, by an hour %v, little memory %v, busy %v\n",
+		p.Seed, p.Length, p.Far, len(p.Processes), p.Clocks, p.Hour, p.Tight, p.Busy)
 	for _, x := range p.Processes {
 		if p.Clocks {
 			fmt.Fprintf(&b, "  clock of %s: %v ahead, too fast by %.0f ppm\n", x.Name, x.Offset, x.Drift)

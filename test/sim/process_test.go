@@ -69,6 +69,9 @@ func (p *process) config() app.Config {
 	if c.Has(app.Scribed) && !c.Has(app.WriteProxy) {
 		c.Upstream = p.w.upstream()
 	}
+	if p.plan.Spool {
+		c.Scribed.Spool.Dir = "/data/spool"
+	}
 	c.MetadataCache = 8 << 20
 	c.ReadProxy.CacheBytes = 8 << 20
 	c.Scribed.Spool.BallastBytes, c.Scribed.Spool.SegmentBytes, c.Scribed.Spool.MaxBytes = 64<<10, 64<<10, 64<<20
@@ -78,6 +81,9 @@ func (p *process) config() app.Config {
 		c.Retention.Grace += p.w.plan.maxSkew() // a blob of the clock that is furthest behind, beside one that is ahead
 	}
 	c.Retention.BoundaryStep, c.Retention.Adopt = 30*time.Second, p.adopt
+	if p.w.plan.Tight {
+		c.Batcher.MemoryBytes, c.WriteProxy.MemoryBytes, c.Scribed.MemoryBytes = 8<<20, 8<<20, 8<<20
+	}
 	if p.w.plan.Busy {
 		c.WriteProxy.MicroShardBytes = 1 << 10
 	}

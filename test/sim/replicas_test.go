@@ -198,7 +198,8 @@ type replicaCalls struct {
 	cancel context.CancelFunc
 }
 
-// callReplicas makes clients call the replicas of a cell of nodes, and records their calls: nil in others.
+// callReplicas makes clients call the replicas of a cell of nodes, and records their calls: nil in others, whose metadata logs do not start
+// with logs of unknown categories.
 func (w *world) callReplicas() *replicaCalls {
 	if len(w.plan.nodes()) == 0 {
 		return nil
@@ -249,6 +250,7 @@ func (w *world) verifyCalls(r *replicaCalls) {
 		w.calls.Store(int64(h.Len()))
 		w.note("%d calls at the replicas, %d of unknown outcome", h.Len(), h.Unknown())
 		if err := w.checking.check(h); errors.Is(err, linear.ErrUndecided) {
+			w.undecided.Store(1)
 			w.note("%v", err)
 		} else if err != nil {
 			w.violation("invariants 3, 5 and 7: %v", err)

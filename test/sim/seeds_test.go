@@ -75,9 +75,11 @@ type result struct {
 	Starts, Fatal                int
 	Acked, Failed, Unknown, Read int64
 	Puts, Gets, Faults, Followed int64
-	// Of cells of nodes: terms of replicas that led, changes in etcd without an answer, calls at replicas that were recorded.
-	Terms, Unanswered, Calls int64
-	Digest                   uint64 // see digest
+	// Calls are calls at metadata logs that were recorded; Called is 1 if there were any, Undecided if their order was not found in time.
+	Calls, Called, Undecided int64
+	// Of cells of nodes: terms of replicas that led, changes in etcd without an answer.
+	Terms, Unanswered int64
+	Digest            uint64 // see digest
 	// Drawn is what lives of processes and writers drew: random bits of blobs' keys, ids of producers.
 	Drawn    map[string][]string
 	Timeline []string
@@ -190,7 +192,8 @@ func (w *world) result() result {
 	w.store.mu.Unlock()
 	r.Digest = w.digest.get()
 	w.etcd.set(func(e *etcd) { r.Terms = int64(e.terms) }) //nolint:gosec // a few
-	r.Unanswered, r.Calls = w.etcd.unanswered.Load(), w.calls.Load()
+	r.Unanswered, r.Calls, r.Undecided = w.etcd.unanswered.Load(), w.calls.Load(), w.undecided.Load()
+	r.Called = min(1, r.Calls)
 	return r
 }
 
@@ -289,6 +292,9 @@ func TestSeeds(t *testing.T) {
 	}
 	if s.seeds >= 10 && (s.total.Acked == 0 || s.total.Read == 0) {
 		t.Errorf("nothing was tested: %v", &s.total)
+	}
+	if s.total.Undecided > 1+s.total.Called/20 {
+		t.Errorf("of %d seeds with calls at metadata logs the order of %d was not found in time", s.total.Called, s.total.Undecided)
 	}
 }
 
@@ -428,13 +434,18 @@ func (r *result) add(o *result) {
 	r.Terms += o.Terms
 	r.Unanswered += o.Unanswered
 	r.Calls += o.Calls
+	r.Called += o.Called
+	r.Undecided += o.Undecided
 }
 
 func (r *result) String() string {
 	text := fmt.Sprintf("%v virtual, %v of a processor, %d faults, %d starts, %d fatal, %d acked, %d failed, %d unknown, %d read, %d puts, %d gets, %d frames followed others",
 		r.Virtual.Round(time.Second), r.Real.Round(10*time.Millisecond), r.Faults, r.Starts, r.Fatal, r.Acked, r.Failed, r.Unknown, r.Read, r.Puts, r.Gets, r.Followed)
+	if r.Calls > 0 {
+		text += fmt.Sprintf("; %d calls at metadata logs", r.Calls)
+	}
 	if r.Terms > 0 {
-		text += fmt.Sprintf("; replicas: %d terms, %d changes without an answer, %d calls", r.Terms, r.Unanswered, r.Calls)
+		text += fmt.Sprintf("; replicas: %d terms, %d changes without an answer", r.Terms, r.Unanswered)
 	}
 	return text
 }

@@ -104,16 +104,17 @@ func (w *world) holdNothing() bool {
 	defer c.transport.Close()
 	held := 0.0
 	for _, p := range w.processes {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		m, err := program.ScrapeWith(ctx, c.transport.HTTPClient(), p.url())
-		cancel()
+		m, err := scrape(c, p, 10*time.Second)
 		if err != nil {
 			w.note("scrape of %s: %v", p.plan.Name, err)
 			return false
 		}
+		if !w.checkBounds(p, m) {
+			w.note("%s has no limits yet", p.plan.Name)
+			return false
+		}
 		held += w.checkAccounts(p.plan.Name, m)
 		w.followed.Store(max(w.followed.Load(), int64(m.Sum("scribe_batcher_followed_frames_total"))))
-		w.checkBounds(p.plan.Name, m)
 	}
 	return held == 0
 }
@@ -140,16 +141,96 @@ func (w *world) checkAccounts(name string, m program.Metrics) (held float64) {
 	return held
 }
 
-// checkBounds compares gauges of memory with their limits.
-func (w *world) checkBounds(name string, m program.Metrics) {
-	for _, g := range [][2]string{
-		{"scribe_batcher_memory_peak_bytes", "scribe_batcher_memory_limit_bytes"},
-		{"scribe_readproxy_cache_bytes", "scribe_readproxy_cache_limit_bytes"},
-	} {
-		if held, limit := m.Sum(g[0]), m.Sum(g[1]); held > limit {
-			w.violation("invariant 16: %s: %s is %.0f, the limit is %.0f", name, g[0], held, limit)
+// bounds are the gauges of memory of the roles, and their limits.
+var bounds = []struct {
+	role        app.Role
+	held, limit string
+}{
+	{app.Batcher, "scribe_batcher_memory_peak_bytes", "scribe_batcher_memory_limit_bytes"},
+	{app.WriteProxy, "scribe_writeproxy_memory_bytes", "scribe_writeproxy_memory_limit_bytes"},
+	{app.Scribed, "scribe_scribed_memory_bytes", "scribe_scribed_memory_limit_bytes"},
+	{app.Scribed, "scribe_scribed_spool_used_bytes", "scribe_scribed_spool_limit_bytes"},
+	{app.ReadProxy, "scribe_readproxy_cache_bytes", "scribe_readproxy_cache_limit_bytes"},
+}
+
+// checkBounds compares gauges of memory with their limits. It reports whether they are all there: a process that has just begun lacks some.
+func (w *world) checkBounds(p *process, m program.Metrics) (complete bool) {
+	complete = true
+	for _, b := range bounds {
+		if !slices.Contains(p.plan.Roles, b.role) || strings.Contains(b.held, "spool") && !p.hasSpool() {
+			continue
+		}
+		held, limit := m.Sum(b.held), m.Sum(b.limit)
+		if complete = complete && limit > 0; held > limit {
+			w.violation("invariant 16: %s: %s is %.0f, %s is %.0f", p.plan.Name, b.held, held, b.limit, limit)
 		}
 	}
+	return complete
+}
+
+// hasSpool reports whether the process's agent has a disk buffer.
+func (p *process) hasSpool() bool { return p.plan.Spool || len(p.plan.Roles) > 1 }
+
+// boundsEvery is how often processes are asked for their gauges, whatever befalls them.
+const boundsEvery = 30 * time.Second
+
+// watchBounds looks at the memory of the processes that can be reached, until the run is over.
+func (w *world) watchBounds() {
+	c := w.newClient()
+	defer c.transport.Close()
+	for ticker := time.NewTicker(boundsEvery); ; {
+		select {
+		case <-w.done:
+			ticker.Stop()
+			return
+		case <-ticker.C:
+		}
+		for _, p := range w.processes {
+			if m, err := scrape(c, p, time.Second); err == nil {
+				w.checkBounds(p, m)
+			}
+		}
+	}
+}
+
+// scrape asks a process for its metrics.
+func scrape(c *client, p *process, limit time.Duration) (program.Metrics, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	return program.ScrapeWith(ctx, c.transport.HTTPClient(), p.url())
+}
+
+// readCharges are what roles hold for readers.
+var readCharges = []string{
+	"scribe_readproxy_answer_bytes", "scribe_readproxy_body_bytes", "scribe_readproxy_request_bytes", "scribe_readproxy_queue_requests",
+	"scribe_readstream_buffered_bytes", openStreams, "scribe_sqlserver_running_queries", "scribe_sqlserver_running_tails",
+}
+
+// openStreams has those of sequencers, too.
+const openStreams = "scribe_readstream_streams"
+
+// holdNothingRead reports whether no process holds anything for readers.
+func (w *world) holdNothingRead() bool {
+	c := w.newClient()
+	defer c.transport.Close()
+	follows := slices.ContainsFunc(w.plan.Categories, func(c categoryPlan) bool { return c.Order == "sequenced" })
+	for _, p := range w.processes {
+		m, err := scrape(c, p, 10*time.Second)
+		if err != nil {
+			w.note("scrape of %s: %v", p.plan.Name, err)
+			return false
+		}
+		for _, name := range readCharges {
+			if name == openStreams && follows {
+				continue
+			}
+			if held := m.Sum(name); held != 0 {
+				w.note("%s of %s is %v", name, p.plan.Name, held)
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // readAll reads every category through every reader, and compares the readings with the history. The readings of the last reader are
@@ -268,12 +349,24 @@ func (w *world) category(name string) *categoryPlan {
 // verifyGroups waits until the members of each group have got every message.
 func (w *world) verifyGroups(healed time.Time, readings map[string]*history.Reading) {
 	for _, g := range w.groups {
-		ids := readings[g.plan.Category].IDs()
+		want := readings[g.plan.Category].Hashes()
 		w.await(g.plan.Name+" has everything", healed, func() bool {
 			g.mu.Lock()
 			defer g.mu.Unlock()
-			return !slices.ContainsFunc(ids, func(id history.ID) bool { return !g.seen[id] })
+			for id := range want {
+				if _, ok := g.seen[id]; !ok {
+					return false
+				}
+			}
+			return true
 		})
+		g.mu.Lock()
+		for id, hash := range g.seen {
+			if wanted, ok := want[id]; !ok || hash != wanted {
+				w.violation("%s got %v, which a reader gets: %v, with the same bytes: %v", g.plan.Name, id, ok, hash == wanted)
+			}
+		}
+		g.mu.Unlock()
 	}
 }
 

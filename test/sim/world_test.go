@@ -62,6 +62,8 @@ type world struct {
 	// calls counts the recorded calls at replicas, which checking looks at.
 	calls    atomic.Int64
 	checking *callChecker
+	// undecided is 1 if no order of the calls was found in time, and none excluded.
+	undecided atomic.Int64
 }
 
 func newWorld(p plan, level slog.Level) *world {
@@ -196,13 +198,14 @@ func (w *world) run() {
 		readers.Go(func() { k.run(clientsCtx) })
 	}
 	for _, x := range w.plan.Groups {
-		g := &groupReader{w: w, plan: x, seen: map[history.ID]bool{}}
+		g := &groupReader{w: w, plan: x, seen: map[history.ID]uint64{}}
 		w.groups = append(w.groups, g)
 		for i := range x.Members {
 			readers.Go(func() { g.member(clientsCtx, i) })
 		}
 	}
 	calls := w.callReplicas()
+	w.running.Go(w.watchBounds)
 	w.injectFaults()
 	w.heal()
 	w.healed.Store(true)
@@ -219,6 +222,8 @@ func (w *world) run() {
 	if !waitWithin(&readers, liveness) {
 		w.violation("the readers do not end")
 	}
+	ended := time.Now()
+	w.await("nothing is held for readers that have ended", ended, w.holdNothingRead)
 	w.verifyStores()
 	w.verifyReplicas()
 	close(w.done)

@@ -109,7 +109,7 @@ func (s *iterationSession) fetchOnce(todo []*streamItem) ([]*streamItem, error) 
 	req := &scribev1.FetchRequest{
 		Pointers: make([][]byte, len(todo)),
 		Encoding: scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW,
-		Category: s.c.category,
+		Category: s.c.category, AcceptsRestricted: true,
 	}
 	for i, it := range todo {
 		req.Pointers[i] = it.raw
@@ -184,6 +184,9 @@ func (s *iterationSession) settleAnswer(ctx context.Context, it *streamItem, p *
 		s.queue.chargeItem(it, 0)
 		it.markReady()
 		return true
+	}
+	if part := p.GetRestricted(); part != nil {
+		it.Messages = part.GetMessages() // the pointer says nothing of what may be seen
 	}
 	if s.c.wantsView(it) {
 		return s.settleView(it, p)

@@ -164,6 +164,15 @@ func (c *ControlPlane) newTicketKey(id uint32) *scribev1.TicketKey {
 	return k
 }
 
+// checkNewRules refuses rules that are valid, but hardly what somebody meant.
+func checkNewRules(rules []string) error {
+	var errs []error
+	for _, rule := range rules {
+		errs = append(errs, access.CheckNewRule(rule))
+	}
+	return errors.Join(errs...)
+}
+
 // IssueToken implements rpc.AccessService.
 func (c *ControlPlane) IssueToken(ctx context.Context, req *scribev1.IssueTokenRequest) (*scribev1.IssueTokenResponse, error) {
 	if err := c.enterCall(); err != nil {
@@ -175,7 +184,7 @@ func (c *ControlPlane) IssueToken(ctx context.Context, req *scribev1.IssueTokenR
 	rules, err := access.ParseRules(req.GetRules(), false)
 	if n := len(req.GetRules()); n > access.MaxTokenRules {
 		v.Add("rules", "%d of them, the limit is %d", n, access.MaxTokenRules)
-	} else if err != nil {
+	} else if err = errors.Join(err, checkNewRules(req.GetRules())); err != nil {
 		v.Add("rules", "%v", err)
 	}
 	if name := req.GetPrincipal(); name != "" {
@@ -309,7 +318,7 @@ func (c *ControlPlane) AddGrants(ctx context.Context, req *scribev1.AddGrantsReq
 	rules, err := access.ParseRules(req.GetRules(), !access.IsRole(name))
 	if n := len(req.GetRules()); n < 1 || n > access.MaxTokenRules {
 		v.Add("rules", "%d of them, want 1 to %d", n, access.MaxTokenRules)
-	} else if err != nil {
+	} else if err = errors.Join(err, checkNewRules(req.GetRules())); err != nil {
 		v.Add("rules", "%v", err)
 	}
 	if err := v.Err(what); err != nil {
@@ -470,5 +479,5 @@ func (c *ControlPlane) CheckAccess(ctx context.Context, req *scribev1.CheckAcces
 		p.Issued = &principal.Issued{Roles: req.GetRoles(), Expires: now.Add(time.Hour)}
 	}
 	e := a.set.Explain(p, permission, req.GetCategory(), owner, now)
-	return &scribev1.CheckAccessResponse{Allowed: e.Allowed, Rule: e.Rule, Holder: e.Holder, Reason: e.Reason}, nil
+	return &scribev1.CheckAccessResponse{Allowed: e.Allowed, Rule: e.Rule, Holder: e.Holder, Reason: e.Reason, Limits: e.Limits}, nil
 }

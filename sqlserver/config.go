@@ -11,6 +11,7 @@ import (
 	"scribe/internal/base/config"
 	"scribe/internal/base/entropy"
 	"scribe/internal/cell/access"
+	"scribe/internal/role/restrict"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -59,7 +60,11 @@ type Rights interface {
 	// AllowAny returns an error unless the caller may do something to some category.
 	AllowAny(ctx context.Context, what access.Permission, act string) error
 	// WatchRights returns a context that ends when the caller may no longer do something to a category.
+	// It also ends when Restriction changes: ask for that one afterwards.
 	WatchRights(ctx context.Context, what access.Permission, category string) (context.Context, context.CancelFunc)
+	// Restriction returns to which rows and columns the caller is limited, nil for none, and SeenAs a category as it may know it.
+	Restriction(ctx context.Context, what access.Permission, category string) *restrict.Restriction
+	SeenAs(ctx context.Context, c *scribev1.Category) *scribev1.Category
 }
 
 // Deps are a server's dependencies. They outlive it.

@@ -40,6 +40,7 @@ func (q *runningQuery) checkRights() error {
 		return denialError(err)
 	}
 	q.ctx, q.unwatch = rights.WatchRights(q.ctx, access.Query, parsed.From.Category)
+	q.req.limits = rights.Restriction(q.ctx, access.Query, parsed.From.Category)
 	return nil
 }
 

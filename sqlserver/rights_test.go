@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"scribe/internal/cell/access"
+	"scribe/internal/role/restrict"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -46,6 +47,12 @@ func (o *onlyOne) WatchRights(ctx context.Context, _ access.Permission, _ string
 	ctx, o.ended = context.WithCancelCause(ctx)
 	return ctx, func() { o.ended(nil) }
 }
+
+func (*onlyOne) Restriction(context.Context, access.Permission, string) *restrict.Restriction {
+	return nil
+}
+
+func (*onlyOne) SeenAs(_ context.Context, c *scribev1.Category) *scribev1.Category { return c }
 
 // twoCategories are the categories of a cell.
 type twoCategories struct{}

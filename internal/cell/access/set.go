@@ -2,8 +2,10 @@ package access
 
 import (
 	"maps"
+	"strings"
 	"time"
 
+	"scribe/internal/role/restrict"
 	"scribe/internal/transport/principal"
 )
 
@@ -41,6 +43,8 @@ type rights struct {
 	prefixes map[string]Permission
 	lengths  []int
 	owners   map[string]Permission
+	// limited are rules that permit to read some rows and columns. The maps have none of them.
+	limited []Rule
 	// everywhere is what is permitted on every category, anywhere on some.
 	everywhere, anywhere Permission
 	roles                []string
@@ -64,6 +68,10 @@ func newRights(rules []string) (*rights, error) {
 			rule.Permissions |= Monitor
 		}
 		r.anywhere |= rule.Permissions
+		if !rule.Limit.IsZero() {
+			r.limited = append(r.limited, rule)
+			continue
+		}
 		switch {
 		case rule.coversAll():
 			r.everywhere |= rule.Permissions
@@ -94,8 +102,28 @@ func addPermission(m *map[string]Permission, rule Rule) {
 	(*m)[rule.text] |= rule.Permissions
 }
 
-// permits reports whether a rule permits p on a category. The empty name is the cell as a whole.
+// permits reports whether a rule permits p on a category, perhaps limited to rows and columns. The empty name is the cell as a whole.
 func (r *rights) permits(p Permission, category, owner string) bool {
+	return r.permitsAll(p, category, owner) || r.limitsOf(p, category, owner, nil) > 0
+}
+
+// limitsOf calls yield, unless it is nil, for each limited rule that permits p on a category, and counts them.
+func (r *rights) limitsOf(p Permission, category, owner string, yield func(*Rule)) (n int) {
+	if r == nil || r.damaged || len(r.limited) == 0 {
+		return 0
+	}
+	for i := range r.limited {
+		if rule := &r.limited[i]; rule.Permissions&p != 0 && rule.isFor(category, owner) {
+			if n++; yield != nil {
+				yield(rule)
+			}
+		}
+	}
+	return n
+}
+
+// permitsAll reports whether a rule permits p on a category, without a limit.
+func (r *rights) permitsAll(p Permission, category, owner string) bool {
 	if r == nil || r.damaged || r.anywhere&p == 0 {
 		return false
 	}
@@ -115,7 +143,14 @@ func (r *rights) permits(p Permission, category, owner string) bool {
 
 // deciding returns the rule that permits p, in words.
 func (r *rights) deciding(p Permission, category, owner string) string {
-	rule := func(kind patternKind, text string, of Permission) string { return Rule{of, kind, text}.String() }
+	rule := func(kind patternKind, text string, of Permission) string {
+		return Rule{Permissions: of, kind: kind, text: text}.String()
+	}
+	if !r.permitsAll(p, category, owner) {
+		var texts []string
+		r.limitsOf(p, category, owner, func(l *Rule) { texts = append(texts, l.String()) })
+		return strings.Join(texts, "; ")
+	}
 	switch {
 	case r.everywhere&p != 0:
 		return rule(namePrefix, "", r.everywhere)
@@ -158,6 +193,10 @@ const (
 	// BadTicket: the ticket is missing, or of another reader, payload or place. OldTicket: it is too old.
 	BadTicket Cause = "bad_ticket"
 	OldTicket Cause = "old_ticket"
+	// OldRights: read stream and read proxy do not agree on the rows and columns to which the reader is limited.
+	OldRights Cause = "old_rights"
+	// Inapplicable: the rows and columns to which a reader is limited can't be told in the category as it is.
+	Inapplicable Cause = "inapplicable"
 	// Of tokens of an issuer: BadAlgorithm and BadSignature: nobody vouches for it. UnknownKey: its key is not, or no longer, the issuer's.
 	BadAlgorithm Cause = "bad_algorithm"
 	BadSignature Cause = "bad_signature"
@@ -172,7 +211,7 @@ const (
 
 // Causes are all causes of denials.
 var Causes = []Cause{
-	NotKnown, Unproven, BadToken, Expired, Revoked, NoRule, Damaged, NotMember, BadTicket, OldTicket,
+	NotKnown, Unproven, BadToken, Expired, Revoked, NoRule, Damaged, NotMember, BadTicket, OldTicket, OldRights, Inapplicable,
 	BadAlgorithm, BadSignature, UnknownKey, WrongIssuer, WrongAudience, NotYetValid, BadClaims,
 }
 
@@ -199,6 +238,57 @@ func (s *Set) Decide(p principal.Principal, what Permission, category, owner str
 		return Allowed
 	}
 	return denied(of)
+}
+
+// RestrictionOf returns to which rows and columns a principal is limited in what it may do to a category; nil if it is not. Who may not do it is limited to nothing: its right
+// may have ended since Decide was asked.
+func (s *Set) RestrictionOf(p principal.Principal, what Permission, category, owner string, now time.Time) *restrict.Restriction {
+	if p.Kind == principal.Member || !s.Closed() {
+		return nil
+	}
+	own, of, cause := s.rightsOf(p, now)
+	switch {
+	case cause != Allowed:
+		return restrict.Nothing()
+	case isOperator(p) && what&(OfCell|Manage) != 0:
+		return nil
+	}
+	var limits []restrict.Limit
+	all := false
+	collect := func(r *rights) bool {
+		all = all || r.permitsAll(what, category, owner)
+		r.limitsOf(what, category, owner, func(rule *Rule) { limits = append(limits, rule.Limit) })
+		return false
+	}
+	if own != nil {
+		collect(own)
+	} else {
+		collect(of)
+		s.roleThat(p, of, collect)
+	}
+	switch {
+	case all:
+		return nil
+	case len(limits) == 0:
+		return restrict.Nothing()
+	}
+	return restrict.New(limits...)
+}
+
+// HasLimits reports whether a principal has a rule that is limited to rows and columns.
+func (s *Set) HasLimits(p principal.Principal, now time.Time) bool {
+	if p.Kind == principal.Member || !s.Closed() {
+		return false
+	}
+	own, of, cause := s.rightsOf(p, now)
+	if cause != Allowed {
+		return false
+	}
+	limited := func(r *rights) bool { return r != nil && !r.damaged && len(r.limited) > 0 }
+	if own != nil {
+		return limited(own)
+	}
+	return limited(of) || s.roleThat(p, of, limited) != ""
 }
 
 // roleThat returns a role of a principal, with its rights of, whose rights meet a condition: one that is granted to it or that its issuer's token gives. "" if none is.
@@ -337,13 +427,15 @@ type Explanation struct {
 	Rule, Holder string
 	// Reason is for people.
 	Reason string
+	// Limits are to which rows and columns it is limited: what one of them shows is visible. None means that it is not.
+	Limits []string
 }
 
 // Explain decides as Decide does, and says why.
 func (s *Set) Explain(p principal.Principal, what Permission, category, owner string, now time.Time) Explanation {
 	cause := s.Decide(p, what, category, owner, now)
 	own, of, _ := s.rightsOf(p, now)
-	e := Explanation{Allowed: cause == Allowed}
+	e := Explanation{Allowed: cause == Allowed, Limits: s.RestrictionOf(p, what, category, owner, now).Texts()}
 	decide := func(r *rights, holder, reason string) Explanation {
 		e.Rule, e.Holder, e.Reason = r.deciding(what, category, owner), holder, reason
 		return e
@@ -357,9 +449,12 @@ func (s *Set) Explain(p principal.Principal, what Permission, category, owner st
 		e.Reason = "members of the cell may do what they must"
 	case own != nil && own.permits(what, category, owner):
 		return decide(own, "token "+p.Token, "a rule of the token")
-	case of != nil && of.permits(what, category, owner):
+	case of != nil && of.permits(what, category, owner) && (len(e.Limits) > 0 || of.permitsAll(what, category, owner)):
 		return decide(of, s.nameOf(p), "a rule of the principal")
 	default:
+		if role := s.roleThat(p, of, func(r *rights) bool { return r.permitsAll(what, category, owner) }); role != "" {
+			return decide(s.roles[role], role, "a rule of a role of the principal")
+		}
 		if role := s.roleThat(p, of, func(r *rights) bool { return r.permits(what, category, owner) }); role != "" {
 			return decide(s.roles[role], role, "a rule of a role of the principal")
 		}

@@ -17,6 +17,7 @@ import (
 	"scribe/internal/base/metrics"
 	"scribe/internal/cell/access"
 	"scribe/internal/cell/audit"
+	"scribe/internal/role/restrict"
 	"scribe/internal/transport/principal"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -70,6 +71,8 @@ type Enforcer struct {
 	// own is the text with which the process proves to itself that it is a member, ownHash its hash.
 	own     string
 	ownHash [sha256.Size]byte
+	// tables are restrictions of readers to rows and columns, applied to categories.
+	tables *restrict.Cache
 }
 
 // New returns an enforcer.
@@ -84,6 +87,7 @@ func New(deps Deps) (*Enforcer, error) {
 	if e.now == nil {
 		e.now = time.Now
 	}
+	e.tables = restrict.NewCache(e.log)
 	e.ownHash = sha256.Sum256([]byte(e.own))
 	set := metrics.NewSet("scribe_access_")
 	causes := make([]string, len(access.Causes))
@@ -289,6 +293,8 @@ func (e *Enforcer) denyCategory(ctx context.Context, p principal.Principal, caus
 		return rpc.Errorf(scribev1.Reason_REASON_TICKET_EXPIRED, "the ticket of the pointer is too old: open the stream again at the same position")
 	case access.BadTicket:
 		return rpc.Errorf(scribev1.Reason_REASON_DENIED, "the pointer came without a ticket, or with one for another reader, payload or place: fetch what a read stream has sent, as it was sent")
+	case access.Inapplicable:
+		return rpc.Errorf(scribev1.Reason_REASON_DENIED, "nobody may %s by grants that are limited to rows and columns which can't be told in it as it is now; an administrator sees why with scribe access check", act)
 	case access.NotMember:
 		return rpc.Errorf(scribev1.Reason_REASON_DENIED, "%s %q may not %s: that is for members of the cell", p.Kind, p.Name, act)
 	case access.Damaged:
@@ -300,8 +306,19 @@ func (e *Enforcer) denyCategory(ctx context.Context, p principal.Principal, caus
 
 // WatchRights returns a context that ends with a denial as its cause as soon as its caller may no longer do something to a category:
 // a grant was taken, or a token was revoked or has expired. cancel releases it.
+//
+// It ends as well when the rows and columns change to which the caller is limited, with REASON_TICKET_EXPIRED: who begins again gets the others.
 func (e *Enforcer) WatchRights(ctx context.Context, what access.Permission, category string) (_ context.Context, cancel context.CancelFunc) {
-	return e.watchCaller(ctx, func(ctx context.Context) error { return e.Allow(ctx, what, category) })
+	began := e.Restriction(ctx, what, category).Digest()
+	return e.watchCaller(ctx, func(ctx context.Context) error {
+		if err := e.Allow(ctx, what, category); err != nil {
+			return err
+		}
+		if e.Restriction(ctx, what, category).Digest() != began {
+			return errLimitsChanged
+		}
+		return nil
+	})
 }
 
 // watchCaller returns a context that ends with an error of check as its cause, which is called whenever rights change. While it is not
@@ -358,7 +375,7 @@ const longestWait = time.Minute
 func endedBy(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		switch rpc.ReasonOf(cause) { //nolint:exhaustive // denials
-		case scribev1.Reason_REASON_DENIED, scribev1.Reason_REASON_UNAUTHENTICATED:
+		case scribev1.Reason_REASON_DENIED, scribev1.Reason_REASON_UNAUTHENTICATED, scribev1.Reason_REASON_TICKET_EXPIRED:
 			return cause
 		}
 	}

@@ -4,7 +4,10 @@ import (
 	"context"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"scribe/internal/cell/access"
+	"scribe/internal/role/restrict"
 	"scribe/internal/transport/principal"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -27,13 +30,14 @@ func (s readStreamService) Bounds(ctx context.Context, req *scribev1.BoundsReque
 // Stream implements rpc.ReadStreamService. The stream ends when the caller's right does.
 func (s readStreamService) Stream(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error), send func(*scribev1.StreamResponse) error) error {
 	p := principal.FromContext(ctx)
-	if p.Kind == principal.Member {
+	if p.Kind == principal.Member && !isImposed(ctx) {
 		return s.ReadStreamService.Stream(ctx, recv, send)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var (
 		category string
+		limited  *restrict.Restriction
 		refused  error
 		release  = func() {}
 	)
@@ -48,6 +52,14 @@ func (s readStreamService) Stream(ctx context.Context, recv func(context.Context
 			var watched context.Context
 			watched, release = s.e.WatchRights(ctx, access.Read, category)
 			context.AfterFunc(watched, func() { cancel(context.Cause(watched)) })
+			// After the watch has begun: what changes from now on ends the stream.
+			if limited = s.e.Restriction(ctx, access.Read, category); limited != nil {
+				if refused = s.e.allowRestricted(ctx, category, limited); refused != nil {
+					return nil, refused
+				}
+				// Zone maps are of all rows: what is left out for a query of the reader would tell it of rows and values that it may not see.
+				start.Filter = nil
+			}
 		}
 		return req, err
 	}
@@ -55,10 +67,17 @@ func (s readStreamService) Stream(ctx context.Context, recv func(context.Context
 		if cause := context.Cause(ctx); cause != nil {
 			return cause
 		}
-		if entries := res.GetEntries().GetEntries(); len(entries) > 0 && s.e.Closed() {
+		if limited != nil {
+			res = s.e.restrictMessage(res, limited)
+		}
+		if entries := res.GetEntries().GetEntries(); len(entries) > 0 && s.e.Closed() && p.Kind != principal.Member {
 			set, now := s.e.rights.Set(), s.e.now()
 			for _, entry := range entries {
-				entry.Ticket = set.SignTicket(p, category, access.Place{Shard: entry.GetShard(), LSN: entry.GetLsn()}, entry.GetPointer(), now)
+				at := access.Place{Shard: entry.GetShard(), LSN: entry.GetLsn()}
+				if limited != nil { // the entry is a copy
+					entry.Pointer = set.SealPointer(entry.GetPointer(), at, limited)
+				}
+				entry.Ticket = set.SignTicket(p, category, at, entry.GetPointer(), limited, now)
 			}
 		}
 		return send(res)
@@ -76,7 +95,7 @@ func (s readStreamService) Stream(ctx context.Context, recv func(context.Context
 
 // allowStart decides about the start of a stream.
 func (e *Enforcer) allowStart(ctx context.Context, start *scribev1.StreamStart) error {
-	if start.GetUnsequenced() && !e.IsFree(ctx) {
+	if start.GetUnsequenced() && (!e.IsFree(ctx) || isImposed(ctx)) {
 		return e.deny(ctx, principal.FromContext(ctx), access.NotMember, "read what is not sequenced yet")
 	}
 	return e.Allow(ctx, access.Read, start.GetCategory())
@@ -91,23 +110,42 @@ type readProxyService struct {
 	e *Enforcer
 }
 
-// Fetch implements rpc.ReadProxyService.
+// Fetch implements rpc.ReadProxyService. The read proxy gets the caller's restriction with the context: nobody else can put one there.
 func (s readProxyService) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
-	if s.e.IsFree(ctx) {
+	limited := s.e.Restriction(ctx, access.Read, req.GetCategory())
+	if s.e.IsFree(ctx) && limited == nil {
 		return s.ReadProxyService.Fetch(ctx, req)
 	}
-	if err := s.e.allowFetch(ctx, req); err != nil {
+	if err := s.e.allowFetch(ctx, req, limited); err != nil {
 		return nil, err
+	}
+	if limited != nil {
+		if err := s.e.allowRestricted(ctx, req.GetCategory(), limited); err != nil {
+			return nil, err
+		}
+		if !req.GetAcceptsRestricted() {
+			return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "fetch: your grants on category %q are limited to some rows and columns, and this client is older than that: use a newer one", shortenName(req.GetCategory()))
+		}
+		ctx = restrict.NewContext(ctx, limited)
+		if set := s.e.rights.Set(); len(req.GetTickets()) > 0 { // of a member's request the pointers are as they are stored
+			req = proto.CloneOf(req)
+			for i, ticket := range req.GetTickets() {
+				req.Pointers[i] = set.UnsealPointer(ticket, req.GetPointers()[i])
+			}
+		}
 	}
 	return s.ReadProxyService.Fetch(ctx, req)
 }
 
 // allowFetch decides about a fetch. Whoever may read every category of the cell needs no tickets: there is nothing of others in a
 // block. Whole blocks are for the read proxies of other regions alone.
-func (e *Enforcer) allowFetch(ctx context.Context, req *scribev1.FetchRequest) error {
+func (e *Enforcer) allowFetch(ctx context.Context, req *scribev1.FetchRequest, limited *restrict.Restriction) error {
 	p := principal.FromContext(ctx)
 	if req.GetPeer() || req.GetEncoding() == scribev1.PayloadEncoding_PAYLOAD_ENCODING_BLOCK {
 		return e.deny(ctx, p, access.NotMember, "fetch whole blocks")
+	}
+	if p.Kind == principal.Member {
+		return nil // it reads for somebody: whoever that is has no tickets
 	}
 	if err := e.Allow(ctx, access.Read, req.GetCategory()); err != nil {
 		return err
@@ -124,7 +162,7 @@ func (e *Enforcer) allowFetch(ctx context.Context, req *scribev1.FetchRequest) e
 	if len(places) > 0 && len(places) != len(req.GetPointers()) {
 		return e.deny(ctx, p, access.BadTicket, "fetch")
 	}
-	check := ticketChecker{set: set, reader: p, as: p}
+	check := ticketChecker{set: set, reader: p, as: p, limited: limited}
 	for i, ticket := range req.GetTickets() {
 		at, cause := check.check(ticket, req.GetCategory(), req.GetPointers()[i], now)
 		// What is learned of a payload is kept at its place, for other readers: it must be the payload's own.
@@ -133,6 +171,9 @@ func (e *Enforcer) allowFetch(ctx context.Context, req *scribev1.FetchRequest) e
 		}
 		if cause == access.NotKnown { // a key that has not arrived yet
 			return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, retryKeys, "the key of the ticket has not arrived at this read proxy yet")
+		}
+		if cause == access.OldRights { // this copy of the rights is older than the stream's, or the stream ends now
+			return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, retryKeys, "the read stream and this read proxy do not agree yet on what you may see of category %q", shortenName(req.GetCategory()))
 		}
 		if cause != access.Allowed {
 			return e.deny(ctx, p, cause, "fetch")
@@ -145,6 +186,8 @@ func (e *Enforcer) allowFetch(ctx context.Context, req *scribev1.FetchRequest) e
 type ticketChecker struct {
 	set    *access.Set
 	reader principal.Principal
+	// limited is to what the reader is limited.
+	limited *restrict.Restriction
 	// as is whom the last good ticket was for: the reader, or what it was when its stream began.
 	as principal.Principal
 	// namesakes are known once a ticket was not the reader's, the one found last first.
@@ -153,7 +196,7 @@ type ticketChecker struct {
 
 // check is CheckTicket for the reader, whose token may have been replaced since its stream began.
 func (c *ticketChecker) check(ticket []byte, category string, pointer []byte, now time.Time) (access.Place, access.Cause) {
-	at, cause := c.set.CheckTicket(ticket, c.as, category, pointer, now)
+	at, cause := c.set.CheckTicket(ticket, c.as, category, pointer, c.limited, now)
 	if cause != access.BadTicket {
 		return at, cause
 	}
@@ -161,7 +204,7 @@ func (c *ticketChecker) check(ticket []byte, category string, pointer []byte, no
 		c.namesakes = append(c.set.Namesakes(c.reader), c.reader)
 	}
 	for i, p := range c.namesakes {
-		if other, otherCause := c.set.CheckTicket(ticket, p, category, pointer, now); otherCause != access.BadTicket {
+		if other, otherCause := c.set.CheckTicket(ticket, p, category, pointer, c.limited, now); otherCause != access.BadTicket {
 			c.as, c.namesakes[0], c.namesakes[i] = p, p, c.namesakes[0]
 			return other, otherCause
 		}

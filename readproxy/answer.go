@@ -2,6 +2,7 @@ package readproxy
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"sync"
 
@@ -122,8 +123,8 @@ func newAnswer(
 		a.jobs[at].begin = min(a.jobs[at].begin, uint64(p.Offset))
 		a.jobs[at].end = max(a.jobs[at].end, uint64(p.Offset)+uint64(p.Length))
 		a.cost += outputBytes(encoding, &it.pointer, it.whole)
-		if limited != nil { // decompressed, its columns, and what is made of them
-			a.cost += 3 * int64(p.Length)
+		if limited != nil {
+			a.cost += restrictedBytes(&it.pointer)
 		}
 	}
 	return a
@@ -170,14 +171,14 @@ func pointerError(i int, err error) error {
 }
 
 // buildResponse builds the response.
-func (a *fetchAnswer) buildResponse() *scribev1.FetchResponse {
+func (a *fetchAnswer) buildResponse(ctx context.Context) *scribev1.FetchResponse {
 	res := &scribev1.FetchResponse{Payloads: make([]*scribev1.Payload, 0, len(a.items))}
 	slab := make([]scribev1.Payload, len(a.items))
 	total := 0
 	for i := range a.items {
 		out := &slab[i]
-		if err := a.fillPayload(&a.items[i], out); err != nil {
-			out.Error = rpc.Info(err)
+		if err := a.fillPayload(ctx, &a.items[i], out); err != nil {
+			out.Error = rpc.Info(a.hideDamage(&a.items[i].pointer, err))
 		}
 		if total += len(out.GetData()); i > 0 && total > a.s.cfg.AnswerBytes {
 			break
@@ -209,7 +210,7 @@ func (a *fetchAnswer) asTrimmed(p *pointer.Pointer, err error) error {
 }
 
 // fillPayload sets out to the payload of an item.
-func (a *fetchAnswer) fillPayload(it *answerItem, out *scribev1.Payload) error {
+func (a *fetchAnswer) fillPayload(ctx context.Context, it *answerItem, out *scribev1.Payload) error {
 	if it.err != nil {
 		return it.err
 	}
@@ -226,8 +227,7 @@ func (a *fetchAnswer) fillPayload(it *answerItem, out *scribev1.Payload) error {
 		}
 		out.Codec, out.Data, out.RawLength, out.Crc, out.View = b.codec, b.data, b.rawLen, b.crc, said
 		if a.limited != nil {
-			said.Exact = false                                                                                              // the view has all rows that the reader may see, whatever its query says
-			out.Restricted = &scribev1.PayloadRestriction{Messages: uint32(said.GetRows()) + uint32(len(said.GetLosses()))} //nolint:gosec // messages of a payload
+			said.Exact, out.Restricted = false, b.part // the view has all rows that the reader may see, whatever its query says
 		}
 		return nil
 	}
@@ -243,7 +243,7 @@ func (a *fetchAnswer) fillPayload(it *answerItem, out *scribev1.Payload) error {
 	var data []byte
 	err := a.withFrames(it, func(frames []byte) (err error) {
 		if a.limited != nil {
-			if frames, out.Restricted, err = a.visibleFrames(p, frames); err != nil {
+			if frames, out.Restricted, err = a.visibleFrames(ctx, p, frames); err != nil {
 				return err
 			}
 		}

@@ -37,19 +37,20 @@ func (s *Server) limitsOf(ctx context.Context, encoding scribev1.PayloadEncoding
 			return nil, err
 		}
 	}
-	l := &readerLimits{restriction: r}
-	var err error
-	l.table, err = s.tableOf(cat, r)
-	return l, err
+	t, _, err := s.tableOf(ctx, cat, r)
+	return &readerLimits{restriction: r, table: t}, err
 }
 
-// tableOf applies a restriction to the newest schema of a category.
-func (s *Server) tableOf(cat *scribev1.Category, r *restrict.Restriction) (*restrict.Table, error) {
-	t, err := s.tables.TableOf(cat, r)
-	if err != nil {
-		return nil, errInapplicable(cat.GetName())
+// tableOf applies a restriction to the newest schema of a category, which it returns as well: this server's copy may be old.
+func (s *Server) tableOf(ctx context.Context, cat *scribev1.Category, r *restrict.Restriction) (*restrict.Table, *scribev1.Category, error) {
+	t, latest, err := s.tables.Latest(ctx, cat, r, restrict.LeastSchema(ctx), s.deps.Categories.Resolve)
+	switch {
+	case errors.Is(err, restrict.ErrInapplicable):
+		err = errInapplicable(cat.GetName())
+	case errors.Is(err, restrict.ErrOld):
+		err = rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, s.retryHint(), "this read proxy does not know the schema of category %q yet that the read stream knows", cat.GetName())
 	}
-	return t, nil
+	return t, latest, err
 }
 
 // errInapplicable does not say why: the reader may not know which columns there are.
@@ -69,14 +70,37 @@ func (l *readerLimits) tableFor(wanted *viewRequest) *restrict.Table {
 	}
 }
 
-// visibleFrames returns the frames that the reader may see of a payload's.
-func (a *fetchAnswer) visibleFrames(p *pointer.Pointer, frames []byte) ([]byte, *scribev1.PayloadRestriction, error) {
+// visibleFrames returns the frames that the reader may see of a payload's. Of a server's requests as many make some at a time as views, since each may take much more
+// memory than the payload while it does.
+func (a *fetchAnswer) visibleFrames(ctx context.Context, p *pointer.Pointer, frames []byte) ([]byte, *scribev1.PayloadRestriction, error) {
+	slots := a.s.views.slots
+	select {
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
+	case <-ctx.Done():
+		return nil, nil, context.Cause(ctx)
+	}
 	f, err := a.limited.Frames(frames, maxTranscoded)
 	if err != nil {
 		return nil, nil, a.limitError(p, err)
 	}
 	a.countHeld(f.Held)
-	return f.Bytes, &scribev1.PayloadRestriction{Frames: f.Frames, Messages: f.Messages}, nil
+	return f.Bytes, a.describePart(f.Frames, f.Messages), nil
+}
+
+// describePart describes the part of a payload that the reader gets.
+func (a *fetchAnswer) describePart(frames, messages uint32) *scribev1.PayloadRestriction {
+	part := &scribev1.PayloadRestriction{Frames: frames, Messages: messages}
+	if a.limited.Rewritten() {
+		part.SchemaVersion = a.limited.Schema().Version
+	}
+	return part
+}
+
+// restrictedBytes is what the part of a payload takes beside what any payload takes, in bytes: its rows put together, and their messages made anew, with names of columns. What was
+// made counts as it is as soon as it is there.
+func restrictedBytes(p *pointer.Pointer) int64 {
+	return int64(p.Length) + min(2*int64(p.Length), maxTranscoded)
 }
 
 // limitError is an error of a restricted payload for its reader.
@@ -86,10 +110,20 @@ func (a *fetchAnswer) limitError(p *pointer.Pointer, err error) error {
 		a.s.log.Error("a grant limited to rows and columns can't be applied: nothing is served", "category", a.category, "error", err)
 		return errInapplicable(a.category)
 	case errors.Is(err, columnar.ErrTooLarge), errors.Is(err, vector.ErrTooLarge):
-		return rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s takes too much memory for a reader that is limited to some rows and columns", describePayload(p))
+		a.s.log.Warn("a payload can't be made anew for a reader that is limited to some rows and columns: it is too large", "category", a.category, "payload", describePayload(p), "error", err)
+		return rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s is too large for a reader that is limited to some rows and columns: its messages would be made anew; query fewer columns of it", describePayload(p))
 	default:
 		return damagedError(p, err)
 	}
+}
+
+// hideDamage returns the error of a payload for its reader. How a payload is damaged may tell a reader with limits what it can't see, such as the checksum of the block.
+func (a *fetchAnswer) hideDamage(p *pointer.Pointer, err error) error {
+	if a.limited == nil || rpc.ReasonOf(err) != scribev1.Reason_REASON_CORRUPT {
+		return err
+	}
+	a.s.log.Error("payload is damaged, as a reader was told that is limited to some rows and columns", "category", a.category, "payload", describePayload(p), "error", err)
+	return rpc.Errorf(scribev1.Reason_REASON_CORRUPT, "%s is damaged: the log of the read proxy says how", describePayload(p))
 }
 
 func (a *fetchAnswer) countHeld(rows int64) {
@@ -118,5 +152,7 @@ func (a *fetchAnswer) restrictedView(it *answerItem, frames []byte) (*checkedBlo
 	said := &scribev1.PayloadView{
 		Rows: n, Kept: n, Rejected: uint64(rows.Rejected), Bad: uint64(rows.Bad), View: it.view.ID, Losses: losses, //nolint:gosec // counts
 	}
-	return newViewBlock(data, a.asked.codec, said), nil
+	b := newViewBlock(data, a.asked.codec, said)
+	b.part = a.describePart(0, rows.Messages)
+	return b, nil
 }

@@ -219,7 +219,7 @@ func (s *Server) serveFetch(ctx context.Context, req *scribev1.FetchRequest) (*s
 	if err != nil {
 		return nil, err
 	}
-	res := a.buildResponse()
+	res := a.buildResponse(ctx)
 	a.countTraffic(cat, res)
 	s.gate.releaseWhenSent(ctx, a, leave)
 	return res, nil

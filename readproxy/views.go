@@ -110,7 +110,7 @@ func (v *viewServer) parseRequest(ctx context.Context, cat *scribev1.Category, r
 			a.plan, err = v.plans.Bind(cat, q)
 			return err
 		}
-		if a.limited, err = v.s.tableOf(cat, limits.restriction); err != nil {
+		if a.limited, cat, err = v.s.tableOf(ctx, cat, limits.restriction); err != nil {
 			return err
 		}
 		a.plan, err = v.plans.BindSchema(cat, a.limited.Schema(), q)

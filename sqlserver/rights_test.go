@@ -20,16 +20,23 @@ import (
 // onlyOne lets everybody query one category. Its word can be taken back.
 type onlyOne struct {
 	category string
+	limits   *restrict.Restriction
 	ended    context.CancelCauseFunc
 }
 
 var errDenied = rpc.Errorf(scribev1.Reason_REASON_DENIED, "client %q may not do that", "x")
 
-func (o *onlyOne) Allow(_ context.Context, what access.Permission, category string) error {
-	if what == access.Query && category == o.category {
-		return nil
+func (o *onlyOne) BeginRead(ctx context.Context, what access.Permission, category string) (context.Context, *restrict.Restriction, context.CancelFunc, error) {
+	if what != access.Query || category != o.category {
+		return nil, nil, nil, errDenied
 	}
-	return errDenied
+	return o.watch(ctx)
+}
+
+// watch is the context of who may.
+func (o *onlyOne) watch(ctx context.Context) (context.Context, *restrict.Restriction, context.CancelFunc, error) {
+	ctx, o.ended = context.WithCancelCause(ctx)
+	return ctx, o.limits, func() { o.ended(nil) }, nil
 }
 
 func (o *onlyOne) Sees(_ context.Context, c *scribev1.Category) bool {
@@ -40,15 +47,6 @@ func (o *onlyOne) AllowAny(context.Context, access.Permission, string) error {
 	if o.category == "" {
 		return rpc.Errorf(scribev1.Reason_REASON_UNAUTHENTICATED, "nothing is proved")
 	}
-	return nil
-}
-
-func (o *onlyOne) WatchRights(ctx context.Context, _ access.Permission, _ string) (context.Context, context.CancelFunc) {
-	ctx, o.ended = context.WithCancelCause(ctx)
-	return ctx, func() { o.ended(nil) }
-}
-
-func (*onlyOne) Restriction(context.Context, access.Permission, string) *restrict.Restriction {
 	return nil
 }
 

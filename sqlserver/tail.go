@@ -143,13 +143,12 @@ func (t *runningTail) runTail(ctx context.Context) error {
 	}
 	defer g.releaseTail(t)
 	if rights := g.deps.Rights; rights != nil {
-		if err := rights.Allow(t.ctx, access.Read, t.req.category); err != nil {
+		watched, limits, unwatch, err := rights.BeginRead(t.ctx, access.Read, t.req.category)
+		if err != nil {
 			return denialError(err)
 		}
-		watched, unwatch := rights.WatchRights(t.ctx, access.Read, t.req.category)
 		defer unwatch()
-		t.ctx = watched
-		t.req.limits = rights.Restriction(t.ctx, access.Read, t.req.category)
+		t.ctx, t.req.limits = watched, limits
 	}
 	var err error
 	if t.source, err = g.tail(t.req, t.flushOnPause); err != nil {

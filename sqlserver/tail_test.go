@@ -20,6 +20,7 @@ import (
 
 	"scribe/consumer"
 	"scribe/internal/cell/access"
+	"scribe/internal/role/restrict"
 	"scribe/internal/format/record"
 )
 
@@ -177,11 +178,11 @@ func TestTailLife(t *testing.T) {
 // readsOne lets everybody read one category. Its word can be taken back.
 type readsOne struct{ onlyOne }
 
-func (o *readsOne) Allow(_ context.Context, what access.Permission, category string) error {
-	if what == access.Read && category == o.category {
-		return nil
+func (o *readsOne) BeginRead(ctx context.Context, what access.Permission, category string) (context.Context, *restrict.Restriction, context.CancelFunc, error) {
+	if what != access.Read || category != o.category {
+		return nil, nil, nil, errDenied
 	}
-	return errDenied
+	return o.watch(ctx)
 }
 
 // TestTailLosesItsRight: a tail ends when its caller may not read the category any more, and says so.

@@ -85,6 +85,9 @@ const (
 	MaxTokens     = 10_000
 	MaxPrincipals = 20_000
 	MaxRules      = 200_000
+	// MaxRecordLimits bounds the limits to rows and columns of one token, principal or role together, MaxLimitBytes those of all, in bytes: every process of the cell has a copy.
+	MaxRecordLimits = 128 << 10
+	MaxLimitBytes   = 32 << 20
 )
 
 // rolePrefix begins the names of roles, and the rules that give a principal a role.

@@ -49,10 +49,14 @@ func (s controlService) GetCategory(ctx context.Context, req *scribev1.GetCatego
 	}
 	res, err := s.ControlService.GetCategory(ctx, req)
 	if err == nil {
-		if err := s.e.denyInapplicable(ctx, res.GetCategory()); err != nil {
+		by := access.Permission(0)
+		if req.GetForReading() {
+			by = access.Read
+		}
+		if err := s.e.denyInapplicable(ctx, res.GetCategory(), by); err != nil {
 			return nil, err
 		}
-		if c := s.e.seenAs(ctx, res.GetCategory()); c != res.GetCategory() {
+		if c := s.e.seenAs(ctx, res.GetCategory(), by); c != res.GetCategory() {
 			return &scribev1.GetCategoryResponse{Category: c}, nil
 		}
 	}
@@ -62,9 +66,6 @@ func (s controlService) GetCategory(ctx context.Context, req *scribev1.GetCatego
 // UpdateCategory implements rpc.ControlService. Who owns a category decides who has rights to it by rules about owners, so only who
 // may manage every category changes owners.
 func (s controlService) UpdateCategory(ctx context.Context, req *scribev1.UpdateCategoryRequest) (*scribev1.UpdateCategoryResponse, error) {
-	if isImposed(ctx) {
-		return nil, errRestrictedMember
-	}
 	if !s.e.IsFree(ctx) {
 		if err := s.e.Allow(ctx, access.Manage, req.GetName()); err != nil {
 			return nil, err
@@ -91,9 +92,6 @@ func (s controlService) DeleteCategory(ctx context.Context, req *scribev1.Delete
 // ListCategories implements rpc.ControlService. It leaves out what the caller may not see, and says that there are more only if there
 // are more that it may see.
 func (s controlService) ListCategories(ctx context.Context, req *scribev1.ListCategoriesRequest) (*scribev1.ListCategoriesResponse, error) {
-	if isImposed(ctx) {
-		return nil, errRestrictedMember
-	}
 	if s.e.IsFree(ctx) || s.e.AllowsAll(ctx) && !s.e.isLimited(ctx) {
 		return s.ControlService.ListCategories(ctx, req)
 	}
@@ -115,7 +113,7 @@ func (s controlService) ListCategories(ctx context.Context, req *scribev1.ListCa
 				out.More = true
 				return out, nil
 			}
-			out.Categories = append(out.Categories, s.e.seenAs(ctx, c))
+			out.Categories = append(out.Categories, s.e.seenAs(ctx, c, 0))
 		}
 		if out.Named = page.GetNamed(); !page.GetMore() {
 			return out, nil

@@ -20,7 +20,7 @@ func (e *Enforcer) Protect(next http.Handler) http.Handler {
 			err = nil
 		}
 		if err == nil {
-			ctx, err = withImposed(ctx, w, r.Header)
+			ctx, err = e.withImposed(ctx, w, r.Header)
 		}
 		if err == nil {
 			err = e.admitCall(ctx, r.URL.Path)

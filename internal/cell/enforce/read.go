@@ -49,14 +49,14 @@ func (s readStreamService) Stream(ctx context.Context, recv func(context.Context
 				return nil, refused
 			}
 			category = start.GetCategory()
-			var watched context.Context
-			watched, release = s.e.WatchRights(ctx, access.Read, category)
+			watched, under, end, err := s.e.BeginRead(ctx, access.Read, category)
+			if err != nil {
+				refused = err
+				return nil, refused
+			}
+			limited, release = under, end
 			context.AfterFunc(watched, func() { cancel(context.Cause(watched)) })
-			// After the watch has begun: what changes from now on ends the stream.
-			if limited = s.e.Restriction(ctx, access.Read, category); limited != nil {
-				if refused = s.e.allowRestricted(ctx, category, limited); refused != nil {
-					return nil, refused
-				}
+			if limited != nil {
 				// Zone maps are of all rows: what is left out for a query of the reader would tell it of rows and values that it may not see.
 				start.Filter = nil
 			}
@@ -67,7 +67,14 @@ func (s readStreamService) Stream(ctx context.Context, recv func(context.Context
 		if cause := context.Cause(ctx); cause != nil {
 			return cause
 		}
+		limits := access.Limits{Restriction: limited}
 		if limited != nil {
+			table, _, err := s.e.tableOf(ctx, category, limited, 0)
+			if err != nil {
+				cancel(err) // as when the schema has changed, so that the limits can't be told any more
+				return err
+			}
+			limits.Schema = table.Schema().Version
 			res = s.e.restrictMessage(res, limited)
 		}
 		if entries := res.GetEntries().GetEntries(); len(entries) > 0 && s.e.Closed() && p.Kind != principal.Member {
@@ -77,7 +84,7 @@ func (s readStreamService) Stream(ctx context.Context, recv func(context.Context
 				if limited != nil { // the entry is a copy
 					entry.Pointer = set.SealPointer(entry.GetPointer(), at, limited)
 				}
-				entry.Ticket = set.SignTicket(p, category, at, entry.GetPointer(), limited, now)
+				entry.Ticket = set.SignTicket(p, category, at, entry.GetPointer(), limits, now)
 			}
 		}
 		return send(res)
@@ -93,12 +100,12 @@ func (s readStreamService) Stream(ctx context.Context, recv func(context.Context
 	return err
 }
 
-// allowStart decides about the start of a stream.
+// allowStart decides what the start of a stream may ask for, beside the right to read.
 func (e *Enforcer) allowStart(ctx context.Context, start *scribev1.StreamStart) error {
 	if start.GetUnsequenced() && (!e.IsFree(ctx) || isImposed(ctx)) {
 		return e.deny(ctx, principal.FromContext(ctx), access.NotMember, "read what is not sequenced yet")
 	}
-	return e.Allow(ctx, access.Read, start.GetCategory())
+	return nil
 }
 
 // retryKeys is when a fetch is worth repeating whose key has not arrived.
@@ -112,74 +119,76 @@ type readProxyService struct {
 
 // Fetch implements rpc.ReadProxyService. The read proxy gets the caller's restriction with the context: nobody else can put one there.
 func (s readProxyService) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
-	limited := s.e.Restriction(ctx, access.Read, req.GetCategory())
-	if s.e.IsFree(ctx) && limited == nil {
+	if s.e.IsFree(ctx) && !isImposed(ctx) {
 		return s.ReadProxyService.Fetch(ctx, req)
 	}
-	if err := s.e.allowFetch(ctx, req, limited); err != nil {
+	d, err := s.e.allowFetch(ctx, req)
+	if err != nil {
 		return nil, err
 	}
-	if limited != nil {
-		if err := s.e.allowRestricted(ctx, req.GetCategory(), limited); err != nil {
-			return nil, err
-		}
-		if !req.GetAcceptsRestricted() {
-			return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "fetch: your grants on category %q are limited to some rows and columns, and this client is older than that: use a newer one", shortenName(req.GetCategory()))
-		}
-		ctx = restrict.NewContext(ctx, limited)
-		if set := s.e.rights.Set(); len(req.GetTickets()) > 0 { // of a member's request the pointers are as they are stored
-			req = proto.CloneOf(req)
-			for i, ticket := range req.GetTickets() {
-				req.Pointers[i] = set.UnsealPointer(ticket, req.GetPointers()[i])
-			}
+	if d.limited == nil {
+		return s.ReadProxyService.Fetch(ctx, req)
+	}
+	if !req.GetAcceptsRestricted() {
+		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "fetch: your grants on category %q are limited to some rows and columns, and this client is older than that: use a newer one", shortenName(req.GetCategory()))
+	}
+	least := uint32(0)
+	if len(req.GetTickets()) > 0 { // of a member's request the pointers are as they are stored
+		req = proto.CloneOf(req)
+		for i, ticket := range req.GetTickets() {
+			req.Pointers[i] = d.set.UnsealPointer(ticket, req.GetPointers()[i])
+			least = max(least, access.SchemaOf(ticket))
 		}
 	}
-	return s.ReadProxyService.Fetch(ctx, req)
+	if _, _, err := s.e.tableOf(ctx, req.GetCategory(), d.limited, least); err != nil {
+		return nil, err
+	}
+	return s.ReadProxyService.Fetch(restrict.NewContext(ctx, d.limited, least), req)
 }
 
 // allowFetch decides about a fetch. Whoever may read every category of the cell needs no tickets: there is nothing of others in a
 // block. Whole blocks are for the read proxies of other regions alone.
-func (e *Enforcer) allowFetch(ctx context.Context, req *scribev1.FetchRequest, limited *restrict.Restriction) error {
-	p := principal.FromContext(ctx)
+func (e *Enforcer) allowFetch(ctx context.Context, req *scribev1.FetchRequest) (decision, error) {
+	p, category := principal.FromContext(ctx), req.GetCategory()
 	if req.GetPeer() || req.GetEncoding() == scribev1.PayloadEncoding_PAYLOAD_ENCODING_BLOCK {
-		return e.deny(ctx, p, access.NotMember, "fetch whole blocks")
+		return decision{}, e.deny(ctx, p, access.NotMember, "fetch whole blocks")
+	}
+	d := e.decide(ctx, p, access.Read, category)
+	if d.cause != access.Allowed {
+		return d, e.denyCategory(ctx, p, d.cause, describeAct(access.Read, category), category)
 	}
 	if p.Kind == principal.Member {
-		return nil // it reads for somebody: whoever that is has no tickets
+		return d, nil // it reads for somebody: whoever that is has no tickets
 	}
-	if err := e.Allow(ctx, access.Read, req.GetCategory()); err != nil {
-		return err
-	}
-	set, now := e.rights.Set(), e.now()
-	everywhere := set.Decide(p, access.Read, "", "", now) == access.Allowed
+	everywhere := d.set.Decide(p, access.Read, "", "", d.now) == access.Allowed
 	if everywhere && len(req.GetTickets()) == 0 && len(req.GetPlaces()) == 0 {
-		return nil
+		return d, nil
 	}
 	if len(req.GetTickets()) != len(req.GetPointers()) {
-		return e.deny(ctx, p, access.BadTicket, "fetch")
+		return d, e.deny(ctx, p, access.BadTicket, "fetch")
 	}
 	places := req.GetPlaces()
 	if len(places) > 0 && len(places) != len(req.GetPointers()) {
-		return e.deny(ctx, p, access.BadTicket, "fetch")
+		return d, e.deny(ctx, p, access.BadTicket, "fetch")
 	}
-	check := ticketChecker{set: set, reader: p, as: p, limited: limited}
+	check := ticketChecker{set: d.set, reader: p, as: p, limited: d.limited}
 	for i, ticket := range req.GetTickets() {
-		at, cause := check.check(ticket, req.GetCategory(), req.GetPointers()[i], now)
+		at, cause := check.check(ticket, category, req.GetPointers()[i], d.now)
 		// What is learned of a payload is kept at its place, for other readers: it must be the payload's own.
 		if cause == access.Allowed && len(places) > 0 && at != (access.Place{Shard: places[i].GetShard(), LSN: places[i].GetLsn()}) {
 			cause = access.BadTicket
 		}
 		if cause == access.NotKnown { // a key that has not arrived yet
-			return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, retryKeys, "the key of the ticket has not arrived at this read proxy yet")
+			return d, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, retryKeys, "the key of the ticket has not arrived at this read proxy yet")
 		}
-		if cause == access.OldRights { // this copy of the rights is older than the stream's, or the stream ends now
-			return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, retryKeys, "the read stream and this read proxy do not agree yet on what you may see of category %q", shortenName(req.GetCategory()))
+		if cause == access.OldRights {
+			return d, e.denyCategory(ctx, p, cause, "fetch", category)
 		}
 		if cause != access.Allowed {
-			return e.deny(ctx, p, cause, "fetch")
+			return d, e.deny(ctx, p, cause, "fetch")
 		}
 	}
-	return nil
+	return d, nil
 }
 
 // ticketChecker checks the tickets of one fetch.

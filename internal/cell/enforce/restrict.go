@@ -2,6 +2,7 @@ package enforce
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 
@@ -19,31 +20,48 @@ import (
 // What a reader with a restriction is let have of a category. Who reads for others from inside the cell, as the SQL server does, says so in a header of its
 // requests, and is then treated as these are; the answer repeats the digest, so that it knows that it was heeded: a process that knows no restrictions would answer without.
 
-// Restriction returns to which rows and columns the caller of ctx is limited in what it may do to a category, of what Allow lets it do; nil if it is not.
-func (e *Enforcer) Restriction(ctx context.Context, what access.Permission, category string) *restrict.Restriction {
+// allowRead returns to which rows and columns the caller of ctx is limited in reading or querying a category, nil for none, or an error if it may not do it, or may, but under limits that
+// can't be applied. All follows from one look at the rights.
+func (e *Enforcer) allowRead(ctx context.Context, what access.Permission, category string) (*restrict.Restriction, error) {
 	p := principal.FromContext(ctx)
-	if p.Kind == principal.Member {
-		return restrict.FromContext(ctx)
+	d := e.decide(ctx, p, what, category)
+	if d.cause != access.Allowed {
+		return nil, e.denyCategory(ctx, p, d.cause, describeAct(what, category), category)
 	}
-	set, now := e.rights.Set(), e.now()
-	var owner string
-	categories, known := e.categories.Load(), false
-	if categories != nil {
-		var c *scribev1.Category
-		c, known = (*categories).Lookup(category)
-		owner = c.GetOwner()
-	}
-	r := set.RestrictionOf(p, what, category, owner, now)
-	if r != nil && !known && categories != nil && set.UsesOwners(p, what, now) {
-		if c, err := (*categories).Resolve(ctx, category); err == nil {
-			r = set.RestrictionOf(p, what, category, c.GetOwner(), now)
+	if d.limited != nil {
+		// That there is no such category is for the role to say.
+		if _, _, err := e.tableOf(ctx, category, d.limited, 0); err != nil && rpc.ReasonOf(err) != scribev1.Reason_REASON_UNKNOWN_CATEGORY {
+			return nil, err
 		}
 	}
-	return r
+	return d.limited, nil
+}
+
+// tableOf applies a restriction to a category, whose schema must not be older than version least. A denial does not say to the reader which columns there are.
+func (e *Enforcer) tableOf(ctx context.Context, category string, r *restrict.Restriction, least uint32) (*restrict.Table, *scribev1.Category, error) {
+	categories := e.categories.Load()
+	if categories == nil {
+		return nil, nil, e.denyCategory(ctx, principal.FromContext(ctx), access.NotKnown, describeAct(access.Read, category), category)
+	}
+	c, known := (*categories).Lookup(category)
+	if !known {
+		var err error
+		if c, err = (*categories).Resolve(ctx, category); err != nil {
+			return nil, nil, err
+		}
+	}
+	table, c, err := e.tables.Latest(ctx, c, r, least, (*categories).Resolve)
+	switch {
+	case errors.Is(err, restrict.ErrInapplicable):
+		err = e.denyCategory(ctx, principal.FromContext(ctx), access.Inapplicable, describeAct(access.Read, category), category)
+	case errors.Is(err, restrict.ErrOld):
+		err = rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, retryKeys, "this read proxy does not know the schema of category %q yet that the read stream knows", shortenName(category))
+	}
+	return table, c, err
 }
 
 // withImposed returns a context with the restriction that a member of the cell says it reads under. Of others the header says nothing.
-func withImposed(ctx context.Context, w http.ResponseWriter, h http.Header) (context.Context, error) {
+func (e *Enforcer) withImposed(ctx context.Context, w http.ResponseWriter, h http.Header) (context.Context, error) {
 	values := h.Values(restrict.Header)
 	if len(values) == 0 || principal.FromContext(ctx).Kind != principal.Member {
 		return ctx, nil
@@ -51,12 +69,24 @@ func withImposed(ctx context.Context, w http.ResponseWriter, h http.Header) (con
 	if len(values) > 1 {
 		return ctx, rpc.Errorf(scribev1.Reason_REASON_INVALID, "header %s stands there %d times", restrict.Header, len(values))
 	}
-	r, err := restrict.Decode(values[0])
+	r, err := e.decodeImposed(values[0])
 	if err != nil {
 		return ctx, rpc.Errorf(scribev1.Reason_REASON_INVALID, "%w", err)
 	}
 	w.Header().Set(restrict.Header, r.Digest().Text())
-	return restrict.NewContext(ctx, r), nil
+	return restrict.NewContext(ctx, r, 0), nil
+}
+
+// decodeImposed is restrict.Decode, once for each text: a query says it with each of its requests.
+func (e *Enforcer) decodeImposed(text string) (*restrict.Restriction, error) {
+	if r, ok := e.imposed.Get(text); ok {
+		return r, nil
+	}
+	r, err := restrict.Decode(text)
+	if err == nil {
+		e.imposed.Add(text, r)
+	}
+	return r, err
 }
 
 // isImposed reports whether the caller of ctx is a member that reads for somebody with a restriction: it may do nothing but read.
@@ -89,45 +119,58 @@ func (e *Enforcer) restrictCategory(c *scribev1.Category, r *restrict.Restrictio
 	return c
 }
 
-// seenAs returns a category as the caller of ctx may know it. Who may change the category, or reads all of it in some way, knows its schema.
-func (e *Enforcer) seenAs(ctx context.Context, c *scribev1.Category) *scribev1.Category {
-	if c == nil {
+// seenAs returns a category as the caller of ctx may know it. With by, access.Read or access.Query, it is what that gives it, if it has it at all: plans of queries and payloads must be of one
+// schema, whatever else the caller may do. Otherwise who may change the category, or reads all of it in some way, knows its schema; and who may write to it knows how messages are placed,
+// since its library places them.
+func (e *Enforcer) seenAs(ctx context.Context, c *scribev1.Category, by access.Permission) *scribev1.Category {
+	r := e.schemaRestriction(ctx, c, by)
+	if c == nil || r == nil {
 		return c
 	}
-	return e.restrictCategory(c, e.schemaRestriction(ctx, c))
+	seen := e.restrictCategory(c, r)
+	if by == 0 && !isImposed(ctx) && e.mayTo(ctx, access.Write, c) {
+		seen.ShardBy, seen.ShardField, seen.LayoutsForgotten = c.GetShardBy(), c.GetShardField(), c.GetLayoutsForgotten()
+		seen.FormerLayouts = c.GetFormerLayouts()
+	}
+	return seen
 }
 
 // schemaRestriction returns the restriction under which the caller of ctx knows a category's schema; nil = none.
-func (e *Enforcer) schemaRestriction(ctx context.Context, c *scribev1.Category) *restrict.Restriction {
+func (e *Enforcer) schemaRestriction(ctx context.Context, c *scribev1.Category, by access.Permission) *restrict.Restriction {
 	if isImposed(ctx) {
 		return restrict.FromContext(ctx)
 	}
-	if e.IsFree(ctx) || e.mayTo(ctx, access.Manage, c) {
+	if c == nil || e.IsFree(ctx) {
 		return nil
 	}
 	// One look at the rights: they may end between two.
 	p, set, now := principal.FromContext(ctx), e.rights.Set(), e.now()
-	may := func(what access.Permission) bool {
-		return set.Decide(p, what, c.GetName(), c.GetOwner(), now) == access.Allowed
+	decide := func(what access.Permission) (*restrict.Restriction, bool) {
+		r, cause := set.DecideLimits(p, what, c.GetName(), c.GetOwner(), now)
+		return r, cause == access.Allowed
 	}
-	first := restrict.Nothing()
-	if may(access.Write) || may(access.Group) {
-		first = nil
-	}
-	found := false
-	for _, what := range []access.Permission{access.Read, access.Query} {
-		if !may(what) {
-			continue
-		}
-		r := set.RestrictionOf(p, what, c.GetName(), c.GetOwner(), now)
-		if r == nil {
-			return nil
-		}
-		if !found {
-			first, found = r, true
+	if by != 0 {
+		if r, may := decide(by); may {
+			return r
 		}
 	}
-	return first
+	if _, may := decide(access.Manage); may {
+		return nil
+	}
+	read, mayRead := decide(access.Read)
+	query, mayQuery := decide(access.Query)
+	switch {
+	case mayRead && read == nil, mayQuery && query == nil:
+		return nil
+	case mayRead:
+		return read
+	case mayQuery:
+		return query
+	}
+	if _, may := decide(access.Write | access.Group); may {
+		return nil
+	}
+	return restrict.Nothing()
 }
 
 // mayTo decides about a category that is known.
@@ -136,9 +179,9 @@ func (e *Enforcer) mayTo(ctx context.Context, what access.Permission, c *scribev
 }
 
 // denyInapplicable returns an error if the caller of ctx may do nothing to a category but read it under a restriction that can't be applied: then it learns that at once.
-func (e *Enforcer) denyInapplicable(ctx context.Context, c *scribev1.Category) error {
-	r := e.schemaRestriction(ctx, c)
-	if r == nil || !isImposed(ctx) && e.mayTo(ctx, access.Write|access.Group, c) {
+func (e *Enforcer) denyInapplicable(ctx context.Context, c *scribev1.Category, by access.Permission) error {
+	r := e.schemaRestriction(ctx, c, by)
+	if r == nil || by == 0 && !isImposed(ctx) && e.mayTo(ctx, access.Write|access.Group|access.Manage, c) {
 		return nil
 	}
 	if _, err := e.tables.TableOf(c, r); err == nil {
@@ -147,31 +190,13 @@ func (e *Enforcer) denyInapplicable(ctx context.Context, c *scribev1.Category) e
 	return e.denyCategory(ctx, principal.FromContext(ctx), access.Inapplicable, describeAct(access.Read, c.GetName()), c.GetName())
 }
 
-// SeenAs returns a category as the caller of ctx may know it, for who lists tables.
+// SeenAs returns a category as the caller of ctx may know it from its queries, for who lists tables.
 func (e *Enforcer) SeenAs(ctx context.Context, c *scribev1.Category) *scribev1.Category {
-	return e.seenAs(ctx, c)
+	return e.seenAs(ctx, c, access.Query)
 }
 
-// allowRestricted returns an error if a restriction can't be applied to a category, so that nothing may be read. It does not say to the reader which columns there are.
-func (e *Enforcer) allowRestricted(ctx context.Context, category string, r *restrict.Restriction) error {
-	categories := e.categories.Load()
-	if categories == nil {
-		return e.denyCategory(ctx, principal.FromContext(ctx), access.NotKnown, describeAct(access.Read, category), category)
-	}
-	c, known := (*categories).Lookup(category)
-	if !known {
-		var err error
-		if c, err = (*categories).Resolve(ctx, category); err != nil {
-			return err
-		}
-	}
-	if _, err := e.tables.TableOf(c, r); err != nil {
-		return e.denyCategory(ctx, principal.FromContext(ctx), access.Inapplicable, describeAct(access.Read, category), category)
-	}
-	return nil
-}
-
-// blankPointer returns a pointer without its counts and times, which tell of rows that are not visible; nil for one that can't be decoded.
+// blankPointer returns a pointer without its counts and times, which tell of rows that are not visible; nil for one that can't be decoded. A pointer has a message at least: its
+// reader knows by StreamOpened.restricted that this counts nothing.
 func blankPointer(encoded []byte) []byte {
 	p, err := pointer.Decode(encoded)
 	if err != nil {
@@ -187,7 +212,7 @@ func (e *Enforcer) restrictMessage(res *scribev1.StreamResponse, r *restrict.Res
 	switch step := res.GetStep().(type) {
 	case *scribev1.StreamResponse_Opened:
 		o := proto.CloneOf(step.Opened)
-		o.Category = e.restrictCategory(o.GetCategory(), r)
+		o.Category, o.Restricted = e.restrictCategory(o.GetCategory(), r), true
 		return &scribev1.StreamResponse{Step: &scribev1.StreamResponse_Opened{Opened: o}}
 	case *scribev1.StreamResponse_Entries:
 		out := &scribev1.StreamEntries{Watermark: step.Entries.GetWatermark(), Pending: step.Entries.GetPending()}
@@ -213,13 +238,6 @@ func (e *Enforcer) explainLimits(ctx context.Context, category string, res *scri
 	if len(res.GetLimits()) == 0 || categories == nil {
 		return
 	}
-	c, known := (*categories).Lookup(category)
-	if !known {
-		var err error
-		if c, err = (*categories).Resolve(ctx, category); err != nil {
-			return // it need not exist
-		}
-	}
 	limits := make([]restrict.Limit, len(res.GetLimits()))
 	for i, text := range res.GetLimits() {
 		var err error
@@ -227,7 +245,14 @@ func (e *Enforcer) explainLimits(ctx context.Context, category string, res *scri
 			return // of a newer control plane
 		}
 	}
-	if _, err := restrict.Apply(c, restrict.New(limits...)); err != nil {
+	c, known := (*categories).Lookup(category)
+	if !known {
+		var err error
+		if c, err = (*categories).Resolve(ctx, category); err != nil {
+			return // it need not exist
+		}
+	}
+	if _, _, err := e.tables.Latest(ctx, c, restrict.New(limits...), 0, (*categories).Resolve); errors.Is(err, restrict.ErrInapplicable) {
 		res.Inapplicable = err.Error()
 	}
 }

@@ -1,10 +1,10 @@
 package restrict
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -19,12 +19,12 @@ import (
 const (
 	// MaxCondition bounds the text of a condition, in bytes.
 	MaxCondition = 1024
-	// MaxColumns bounds the columns that one limit names.
+	// MaxColumns bounds the columns that one part of a limit names.
 	MaxColumns = 100
-	// MaxLimits bounds the different limits of one reader for one category.
-	MaxLimits = 32
-	// maxText bounds the text of a limit: names of columns are longer than MaxCondition only together.
-	maxText = 16 << 10
+	// MaxText bounds the text of a limit, in bytes. Every process of the cell has a copy of all rules.
+	MaxText = 2 << 10
+	// MaxLimits bounds the different limits of one reader for one category. All of them, each of MaxText, fit into a header (maxEncoded).
+	MaxLimits = 16
 )
 
 // words begin the parts of a limit, in the order in which a limit's text has them.
@@ -49,8 +49,8 @@ func (l *Limit) limitsColumns() bool { return len(l.Hide)+len(l.Mask) > 0 }
 // ParseLimit parses `[where CONDITION] [hide COLUMN, ...] [mask COLUMN, ...] [show COLUMN, ...]`.
 func ParseLimit(text string) (Limit, error) {
 	var l Limit
-	if len(text) > maxText {
-		return l, fmt.Errorf("its limit has %d bytes, at most %d are allowed", len(text), maxText)
+	if len(text) > MaxText {
+		return l, tooLong(len(text))
 	}
 	for _, c := range text {
 		if !unicode.IsPrint(c) {
@@ -71,7 +71,17 @@ func ParseLimit(text string) (Limit, error) {
 			return Limit{}, err
 		}
 	}
-	return l, l.check()
+	if err := l.check(); err != nil {
+		return Limit{}, err
+	}
+	if n := len(l.String()); n > MaxText { // as it is stored, with a blank behind each comma: it must be readable again
+		return Limit{}, tooLong(n)
+	}
+	return l, nil
+}
+
+func tooLong(n int) error {
+	return fmt.Errorf("its limit has %d bytes, at most %d are allowed: make a category of what it shows, or name fewer columns", n, MaxText)
 }
 
 func (l *Limit) setClause(c sql.Clause) error {
@@ -170,12 +180,15 @@ type Digest [DigestLen]byte
 
 // Restriction is to what a reader is limited in one category: it may see what one of the limits shows. It is immutable; nil is none.
 type Restriction struct {
-	limits []Limit
-	texts  []string
-	digest Digest
+	// limits are none where nothing may be read; nothing then says why.
+	limits  []Limit
+	nothing string
+	texts   []string
+	digest  Digest
 }
 
-// New returns the restriction of some limits, none of which is zero: then there would be no restriction.
+// New returns the restriction of some limits, none of which is zero: then there would be no restriction. Under more than MaxLimits different ones nothing may be
+// read, in no way of reading: some ways could not tell them to other processes.
 func New(limits ...Limit) *Restriction {
 	if len(limits) == 0 {
 		return nil
@@ -195,12 +208,30 @@ func New(limits ...Limit) *Restriction {
 		_, _ = fmt.Fprintf(h, "%d:%s", len(text), text)
 	}
 	copy(r.digest[:], h.Sum(nil))
+	if n := len(r.texts); n > MaxLimits {
+		r.limits, r.nothing = nil, fmt.Sprintf("%d different limits, at most %d are allowed for one category: take some of these rules away, or have one with several conditions joined by OR", n, MaxLimits)
+	}
 	return r
+}
+
+// Union returns the restriction of who has some restrictions, none of which is nil.
+func Union(rs ...*Restriction) *Restriction {
+	if len(rs) == 1 {
+		return rs[0]
+	}
+	var limits []Limit
+	for _, r := range rs {
+		limits = append(limits, r.limits...)
+	}
+	if len(limits) == 0 {
+		return Nothing()
+	}
+	return New(limits...)
 }
 
 // Nothing returns a restriction under which nothing may be read. It is no header's.
 func Nothing() *Restriction {
-	r, sum := &Restriction{}, sha256.Sum256([]byte("scribe restriction to nothing"))
+	r, sum := &Restriction{nothing: "no rule lets any of it be read"}, sha256.Sum256([]byte("scribe restriction to nothing"))
 	copy(r.digest[:], sum[:])
 	return r
 }
@@ -225,17 +256,16 @@ func (r *Restriction) Texts() []string {
 // that it was heeded: the request has Encode's text, the answer the digest's.
 const Header = "Scribe-Restriction"
 
-// Encode returns the restriction as text of a header.
+// Encode returns the restriction as text of a header: the limits, which have no line breaks, a line each, in URL-safe base64.
 func (r *Restriction) Encode() string {
-	text, _ := json.Marshal(r.texts) // texts: can't fail
-	return base64.RawURLEncoding.EncodeToString(text)
+	return base64.RawURLEncoding.EncodeToString([]byte(strings.Join(r.texts, "\n")))
 }
 
 // Text returns the digest as text of a header.
 func (d Digest) Text() string { return base64.RawURLEncoding.EncodeToString(d[:]) }
 
-// maxEncoded bounds the text of a header.
-const maxEncoded = 60 << 10
+// maxEncoded bounds the text of a header: MaxLimits of MaxText and their line breaks, a third longer in base64. Servers take headers of 64 KiB together.
+const maxEncoded = (MaxLimits*(MaxText+1)*4 + 2) / 3
 
 // Decode returns the restriction that Encode wrote. It is never nil without an error.
 func Decode(text string) (*Restriction, error) {
@@ -247,13 +277,10 @@ func Decode(text string) (*Restriction, error) {
 	if err != nil {
 		return fail(err)
 	}
-	var texts []string
-	if err := json.Unmarshal(raw, &texts); err != nil {
-		return fail(err)
+	if n := bytes.Count(raw, []byte("\n")) + 1; n > MaxLimits {
+		return fail(fmt.Errorf("it has %d limits, at most %d are allowed", n, MaxLimits))
 	}
-	if len(texts) == 0 || len(texts) > MaxLimits {
-		return fail(fmt.Errorf("it has %d limits, from 1 to %d are allowed", len(texts), MaxLimits))
-	}
+	texts := strings.Split(string(raw), "\n")
 	limits := make([]Limit, len(texts))
 	for i, t := range texts {
 		if limits[i], err = ParseLimit(t); err != nil {
@@ -265,13 +292,25 @@ func Decode(text string) (*Restriction, error) {
 
 type contextKey struct{}
 
-// NewContext returns a context for a call whose answer is restricted.
-func NewContext(ctx context.Context, r *Restriction) context.Context {
-	return context.WithValue(ctx, contextKey{}, r)
+// contextValue is a restriction with the version of the category's schema that it must not be applied to an older one than.
+type contextValue struct {
+	restriction *Restriction
+	least       uint32
+}
+
+// NewContext returns a context for a call whose answer is restricted, over a schema that is not older than version least.
+func NewContext(ctx context.Context, r *Restriction, least uint32) context.Context {
+	return context.WithValue(ctx, contextKey{}, contextValue{r, least})
 }
 
 // FromContext returns the restriction of a call; nil without one.
 func FromContext(ctx context.Context) *Restriction {
-	r, _ := ctx.Value(contextKey{}).(*Restriction)
-	return r
+	v, _ := ctx.Value(contextKey{}).(contextValue)
+	return v.restriction
+}
+
+// LeastSchema returns the version that the schema of a call with a restriction must have at least.
+func LeastSchema(ctx context.Context) uint32 {
+	v, _ := ctx.Value(contextKey{}).(contextValue)
+	return v.least
 }

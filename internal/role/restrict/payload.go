@@ -21,8 +21,11 @@ import (
 	"scribe/internal/format/record"
 )
 
-// MaxBytes bounds what is made of one payload.
-const MaxBytes = 256 << 20
+// Bounds of what is made of one payload, in bytes: its columns, as of a view, and a message that is made anew, as any message of a category.
+const (
+	MaxBytes   = 64 << 20
+	MaxMessage = 32 << 20
+)
 
 // Report is the frame of a loss report, and its place among the reader's messages.
 type Report struct {
@@ -35,6 +38,8 @@ type Rows struct {
 	// Batch has the columns that were asked for. The caller releases it.
 	Batch   arrow.RecordBatch
 	Reports []Report
+	// Messages counts the reader's messages, reports included: one may have several rows.
+	Messages uint32
 	// Held counts the rows that are not visible, for the cell alone.
 	Held int64
 	// Rejected and Bad are those of the transcoder; 0 where rows are held back.
@@ -123,18 +128,16 @@ func (t *Table) makeRows(rows []byte, columns, asked []string) (*visibleRows, er
 			return nil, err
 		}
 	}
-	n := int(v.batch.NumRows())
+	at := v.batch.Column(slices.Index(m.columns, transcode.ColumnIndex))
+	v.index = slices.Clone(at.(*array.Uint32).Uint32Values()) //nolint:forcetypeassert // as the transcoder makes it
 	for i, name := range m.columns {
-		column := v.batch.Column(i)
-		if name == transcode.ColumnIndex {
-			v.index = slices.Clone(column.(*array.Uint32).Uint32Values()) //nolint:forcetypeassert // as the transcoder makes it
-		}
 		if !slices.Contains(needed, name) {
 			continue // an input of conditions
 		}
+		column := v.batch.Column(i)
 		showing, limited := t.columns[name]
 		if limited && !slices.ContainsFunc(showing, func(k int) bool { return t.limits[k] == nil }) {
-			shown := vector.SelectRows(n, func(row int) bool {
+			shown := t.rowsShowing(v, name, func(row int) bool {
 				return slices.ContainsFunc(showing, func(k int) bool { return selected[k].Has(row) })
 			})
 			v.shown[name] = shown
@@ -144,6 +147,24 @@ func (t *Table) makeRows(rows []byte, columns, asked []string) (*visibleRows, er
 		v.columns[name] = column
 	}
 	return v, nil
+}
+
+// rowsShowing returns the rows in which a column is visible. The key and the attributes are of a message: they are visible if they are in all of its visible rows.
+func (t *Table) rowsShowing(v *visibleRows, name string, shows func(row int) bool) *vector.Selection {
+	if !t.severalRows || name != schema.ColumnKey && name != schema.ColumnAttr {
+		return vector.SelectRows(len(v.index), shows)
+	}
+	visible := make([]bool, len(v.index))
+	for from := 0; from < len(visible); {
+		to, all := from, true
+		for ; to < len(visible) && v.index[to] == v.index[from]; to++ {
+			all = all && shows(to)
+		}
+		for ; from < to; from++ {
+			visible[from] = all
+		}
+	}
+	return vector.SelectRows(len(visible), func(row int) bool { return visible[row] })
 }
 
 // mayShow reports whether a column is visible in a row.
@@ -181,9 +202,12 @@ func (t *Table) Rows(payload []byte, columns []string) (*Rows, error) {
 		}
 		for ; row < len(v.index) && v.index[row] < f.begin+uint32(f.Count); row++ { //nolint:gosec // of a frame
 			places[row] = next
-			next++
+			if row+1 == len(v.index) || v.index[row+1] != v.index[row] { // the last row of its message
+				next++
+			}
 		}
 	}
+	out.Messages = next
 	types := map[string]arrow.DataType{}
 	for _, c := range t.reader.Columns() {
 		types[c.Name] = c.Type.Arrow()
@@ -273,12 +297,14 @@ type frameWriter struct {
 	rest    *array.String
 	builder record.Builder
 	begun   bool
+	pending int // bytes of the messages in the open frame
 	scratch []byte
 }
 
 // memberValue is a member of a new message.
 type memberValue struct {
 	name  []byte // with the colon
+	of    arrow.Array
 	value func(dst []byte, row int) []byte
 }
 
@@ -290,13 +316,9 @@ func (w *frameWriter) prepareValues() {
 	w.rest, _ = w.v.columns[schema.ColumnRest].(*array.String)
 	for i := range w.t.reader.Fields {
 		name := w.t.reader.Fields[i].Name
-		m := memberValue{name: append(value.AppendJSONString(nil, name), ':')}
-		if a := w.v.columns[name]; a != nil {
-			m.value = export.JSONValues(a)
-		} else {
-			m.value = func(dst []byte, _ int) []byte { return append(dst, "null"...) }
+		if a := w.v.columns[name]; a != nil { // otherwise it is null in all rows
+			w.values = append(w.values, memberValue{append(value.AppendJSONString(nil, name), ':'), a, export.JSONValues(a)})
 		}
-		w.values = append(w.values, m)
 	}
 }
 
@@ -314,7 +336,12 @@ func (w *frameWriter) addFrame(f *storedFrame) error {
 	}
 	if f.Encoding == record.EncodingArrow {
 		for ; w.row < len(w.v.index) && w.v.index[w.row] < end; w.row++ {
-			if err := w.addMessage(f, &record.Message{Payload: w.document(), Time: w.timeOf()}); err != nil {
+			m := record.Message{Time: w.timeOf()}
+			var err error
+			if m.Payload, err = w.document(w.row, w.row+1); err == nil {
+				err = w.addMessage(f, &m)
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -328,22 +355,30 @@ func (w *frameWriter) addFrame(f *storedFrame) error {
 		return err
 	}
 	for index := f.begin; d.Next(&r); index++ {
-		for ; w.row < len(w.v.index) && w.v.index[w.row] == index; w.row++ {
-			m := record.Message{Payload: r.Payload, Time: time.UnixMicro(r.Time)}
-			if w.t.rewritten {
-				m.Payload = w.document()
-			}
-			if r.HasKey && w.t.mayShow(w.v, schema.ColumnKey, w.row) {
-				m.Key = append(make([]byte, 0, len(r.Key)+1), r.Key...)
-			}
-			if len(r.Attributes) > 0 && w.t.mayShow(w.v, schema.ColumnAttr, w.row) {
-				for name, value := range r.Attributes.All() {
-					m.Attributes = append(m.Attributes, record.Attribute{Name: string(name), Value: value})
-				}
-			}
-			if err := w.addMessage(f, &m); err != nil {
+		first := w.row
+		for w.row < len(w.v.index) && w.v.index[w.row] == index {
+			w.row++
+		}
+		if w.row == first {
+			continue
+		}
+		m := record.Message{Payload: r.Payload, Time: time.UnixMicro(r.Time)}
+		if w.t.rewritten {
+			var err error
+			if m.Payload, err = w.document(first, w.row); err != nil {
 				return err
 			}
+		}
+		if r.HasKey && w.t.mayShow(w.v, schema.ColumnKey, first) {
+			m.Key = append(make([]byte, 0, len(r.Key)+1), r.Key...)
+		}
+		if len(r.Attributes) > 0 && w.t.mayShow(w.v, schema.ColumnAttr, first) {
+			for name, value := range r.Attributes.All() {
+				m.Attributes = append(m.Attributes, record.Attribute{Name: string(name), Value: value})
+			}
+		}
+		if err := w.addMessage(f, &m); err != nil {
+			return err
 		}
 	}
 	if err := d.Err(); err != nil {
@@ -359,25 +394,46 @@ func (w *frameWriter) timeOf() time.Time {
 	return time.UnixMicro(int64(w.times.Value(w.row)))
 }
 
-// document returns the new message of the next row. It is valid until the next call.
-func (w *frameWriter) document() []byte {
-	dst := append(w.scratch[:0], '{')
-	for i := range w.values {
-		if i > 0 {
-			dst = append(dst, ',')
+// document returns the new message of some rows, a line for each. It is valid until the next call.
+func (w *frameWriter) document(from, to int) ([]byte, error) {
+	dst := w.scratch[:0]
+	for row := from; row < to; row++ {
+		if row > from {
+			dst = append(dst, '\n')
 		}
-		dst = w.values[i].value(append(dst, w.values[i].name...), w.row)
-	}
-	if w.rest != nil && !w.rest.IsNull(w.row) {
-		if rest := w.rest.Value(w.row); len(rest) > 2 { // {...}
-			if len(w.values) > 0 {
+		dst = append(dst, '{')
+		begin := len(dst)
+		for i := range w.values {
+			v := &w.values[i]
+			if v.of.IsNull(row) { // as one that is not there
+				continue
+			}
+			if len(dst) > begin {
 				dst = append(dst, ',')
 			}
-			dst = append(dst, rest[1:len(rest)-1]...)
+			if dst = v.value(append(dst, v.name...), row); len(dst) > MaxMessage {
+				return nil, errMessage()
+			}
+		}
+		if w.rest != nil && !w.rest.IsNull(row) {
+			if rest := w.rest.Value(row); len(rest) > 2 { // {...}
+				if len(dst) > begin {
+					dst = append(dst, ',')
+				}
+				dst = append(dst, rest[1:len(rest)-1]...)
+			}
+		}
+		if dst = append(dst, '}'); len(dst) > MaxMessage {
+			return nil, errMessage()
 		}
 	}
-	w.scratch = append(dst, '}')
-	return w.scratch
+	w.scratch = dst
+	return dst, nil
+}
+
+// errMessage means that a message is larger than any category's as it is made anew.
+func errMessage() error {
+	return fmt.Errorf("%w: a message has more than %d bytes as it is made anew", columnar.ErrTooLarge, MaxMessage)
 }
 
 // addMessage appends a message to the open frame, which has the properties of a stored one, or to a new one.
@@ -387,16 +443,20 @@ func (w *frameWriter) addMessage(f *storedFrame, m *record.Message) error {
 			env := f.Envelope()
 			env.Sequenced, env.Producer, env.Epoch, env.FirstSequence = false, 0, 0, 0
 			env.BaseTime = m.Time.UnixMicro()
-			w.builder.MaxMessageSize = record.MaxFrameLen
+			if w.builder.MaxMessageSize = record.MaxFrameLen; w.t.rewritten {
+				w.builder.MaxMessageSize = MaxMessage
+				env.Placement = 0 // it follows from the name of a field, which may be hidden
+			}
 			if err := w.builder.Reset(w.out.Bytes, env); err != nil {
 				return err
 			}
-			w.begun = true
+			w.begun, w.pending = true, 0
 		}
 		err := w.builder.Append(m)
 		if !errors.Is(err, record.ErrFrameFull) {
 			if err == nil {
-				return nil
+				w.pending += m.Size()
+				return w.checkLength()
 			}
 			w.abandonFrame()
 			return fmt.Errorf("%w: a visible message: %w", columnar.ErrTooLarge, err)
@@ -418,7 +478,7 @@ func (w *frameWriter) finishFrame() error {
 	if !w.begun {
 		return nil
 	}
-	w.begun = false
+	w.begun, w.pending = false, 0
 	b, err := w.builder.Finish()
 	if err != nil {
 		return err
@@ -430,7 +490,7 @@ func (w *frameWriter) finishFrame() error {
 }
 
 func (w *frameWriter) checkLength() error {
-	if len(w.out.Bytes) > w.limit {
+	if len(w.out.Bytes)+w.pending > w.limit {
 		return fmt.Errorf("%w: the visible messages take more than %d bytes", columnar.ErrTooLarge, w.limit)
 	}
 	return nil

@@ -28,8 +28,10 @@ func inapplicable(format string, args ...any) error {
 type Table struct {
 	// source is the category's schema without dictionaries, whose arrays would have values of other rows. reader is the schema that the reader knows.
 	source, reader *schema.Schema
-	// rewritten: the reader's messages are made anew, as JSON objects of the visible columns, a message for each row. Otherwise they are the stored ones.
+	// rewritten: the reader's messages are made anew, as JSON objects of the visible columns, a line for each row. Otherwise they are the stored ones.
 	rewritten bool
+	// severalRows: a message has several rows, also one that is made anew: positions and offsets count messages, and there must not be more than were stored.
+	severalRows bool
 	// where is the condition under which a row is visible; nil = always.
 	where expr.Expr
 	// limits are the conditions of the single limits; nil = always.
@@ -52,12 +54,10 @@ const maxMakers = 64
 // is not there: it may have been renamed, and its values would come by another name.
 func Compile(s *schema.Schema, r *Restriction) (*Table, error) {
 	if len(r.limits) == 0 {
-		return nil, inapplicable("nothing of it may be read")
-	}
-	if len(r.limits) > MaxLimits {
-		return nil, inapplicable("%d different limits, at most %d are allowed: give fewer rules with conditions", len(r.limits), MaxLimits)
+		return nil, inapplicable("%s", r.nothing)
 	}
 	t := &Table{source: plainSchema(s), columns: map[string][]int{}}
+	t.severalRows = s.Format == schema.NDJSON || s.Format == schema.CSV
 	t.mu.makers = map[string]*rowMaker{}
 	inputs := map[string]bool{}
 	always := false
@@ -204,6 +204,9 @@ func (t *Table) readerSchema(hidden map[string]bool) (*schema.Schema, error) {
 		return t.source, nil
 	}
 	s := &schema.Schema{Version: t.source.Version, Format: schema.JSON, OnError: schema.OnErrorNull}
+	if t.severalRows {
+		s.Format = schema.NDJSON
+	}
 	for i := range t.source.Fields {
 		if f := &t.source.Fields[i]; !hidden[f.Name] {
 			s.Fields = append(s.Fields, schema.Field{Name: f.Name, Type: bareType(&f.Type), Nullable: true, Doc: f.Doc})
@@ -260,7 +263,7 @@ func plainType(t *schema.Type) schema.Type {
 // Schema returns the schema that the reader knows, under the version of the category's.
 func (t *Table) Schema() *schema.Schema { return t.reader }
 
-// Rewritten reports whether the reader's messages are made anew: JSON objects of the visible columns, a message for each row.
+// Rewritten reports whether the reader's messages are made anew: JSON objects of the visible columns, a line for each row.
 func (t *Table) Rewritten() bool { return t.rewritten }
 
 // rowMaker makes the visible rows of payloads, with the values of some columns.

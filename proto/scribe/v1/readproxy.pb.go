@@ -722,8 +722,10 @@ func (x *Payload) GetRestricted() *PayloadRestriction {
 type PayloadRestriction struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Frames and messages of the part, both may be 0.
-	Frames        uint32 `protobuf:"varint,1,opt,name=frames,proto3" json:"frames,omitempty"`
-	Messages      uint32 `protobuf:"varint,2,opt,name=messages,proto3" json:"messages,omitempty"`
+	Frames   uint32 `protobuf:"varint,1,opt,name=frames,proto3" json:"frames,omitempty"`
+	Messages uint32 `protobuf:"varint,2,opt,name=messages,proto3" json:"messages,omitempty"`
+	// The messages were made anew, as JSON objects of the columns of this version of the schema that the reader may see. 0 = they are as they were stored.
+	SchemaVersion uint32 `protobuf:"varint,3,opt,name=schema_version,json=schemaVersion,proto3" json:"schema_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -768,6 +770,13 @@ func (x *PayloadRestriction) GetFrames() uint32 {
 func (x *PayloadRestriction) GetMessages() uint32 {
 	if x != nil {
 		return x.Messages
+	}
+	return 0
+}
+
+func (x *PayloadRestriction) GetSchemaVersion() uint32 {
+	if x != nil {
+		return x.SchemaVersion
 	}
 	return 0
 }
@@ -1380,10 +1389,11 @@ const file_scribe_v1_readproxy_proto_rawDesc = "" +
 	"sampleRate\x12=\n" +
 	"\n" +
 	"restricted\x18P \x01(\v2\x1d.scribe.v1.PayloadRestrictionR\n" +
-	"restricted\"H\n" +
+	"restricted\"o\n" +
 	"\x12PayloadRestriction\x12\x16\n" +
 	"\x06frames\x18\x01 \x01(\rR\x06frames\x12\x1a\n" +
-	"\bmessages\x18\x02 \x01(\rR\bmessages\"\xeb\x01\n" +
+	"\bmessages\x18\x02 \x01(\rR\bmessages\x12%\n" +
+	"\x0eschema_version\x18\x03 \x01(\rR\rschemaVersion\"\xeb\x01\n" +
 	"\vPayloadView\x12\x14\n" +
 	"\x05exact\x18\x01 \x01(\bR\x05exact\x12\x12\n" +
 	"\x04rows\x18\x02 \x01(\x04R\x04rows\x12\x12\n" +

@@ -35,14 +35,14 @@ func TestTickets(t *testing.T) {
 	alice := client("alice")
 	place := Place{Shard: 5 << 32, LSN: 9}
 	mine := samplePointer(nil)
-	ticket := s.SignTicket(alice, "a", place, mine, nil, noon)
+	ticket := s.SignTicket(alice, "a", place, mine, Limits{}, noon)
 	at, cause := s.CheckTicket(ticket, alice, "a", mine, nil, noon.Add(TicketTTL-time.Second))
 	if cause != Allowed || at != place {
 		t.Fatalf("%v, %q", at, cause)
 	}
 	// Readers leave sequences out of the pointer.
 	sequenced := samplePointer(func(p *pointer.Pointer) { p.Sequences = []pointer.Sequence{{Producer: 1, Epoch: 1, First: 1, Last: 3}} })
-	if _, cause := s.CheckTicket(s.SignTicket(alice, "a", place, sequenced, nil, noon), alice, "a", mine, nil, noon); cause != Allowed {
+	if _, cause := s.CheckTicket(s.SignTicket(alice, "a", place, sequenced, Limits{}, noon), alice, "a", mine, nil, noon); cause != Allowed {
 		t.Errorf("without its sequences: %q", cause)
 	}
 	tokenOf := alice
@@ -125,10 +125,10 @@ func TestTicketKeys(t *testing.T) {
 	records := recordsOf(t, "alice read:a")
 	keyRecord(t, records, 1)
 	before, mine, alice := setOf(t, records), samplePointer(nil), client("alice")
-	old := before.SignTicket(alice, "a", Place{}, mine, nil, noon)
+	old := before.SignTicket(alice, "a", Place{}, mine, Limits{}, noon)
 	keyRecord(t, records, 2)
 	both := setOf(t, records)
-	fresh := both.SignTicket(alice, "a", Place{}, mine, nil, noon)
+	fresh := both.SignTicket(alice, "a", Place{}, mine, Limits{}, noon)
 	if _, cause := both.CheckTicket(old, alice, "a", mine, nil, noon); cause != Allowed {
 		t.Errorf("of the earlier key: %q", cause)
 	}
@@ -139,7 +139,7 @@ func TestTicketKeys(t *testing.T) {
 	if _, cause := gone.CheckTicket(old, alice, "a", mine, nil, noon); cause != OldTicket {
 		t.Errorf("of a key that is gone: %q", cause)
 	}
-	if both.SignTicket(alice, "a", Place{}, []byte("damaged"), nil, noon) != nil {
+	if both.SignTicket(alice, "a", Place{}, []byte("damaged"), Limits{}, noon) != nil {
 		t.Error("a ticket for no pointer")
 	}
 }
@@ -149,10 +149,10 @@ func BenchmarkTicket(b *testing.B) {
 	records := recordsOf(b, "alice read:a")
 	keyRecord(b, records, 1)
 	s, mine, alice := setOf(b, records), samplePointer(nil), client("alice")
-	ticket := s.SignTicket(alice, "a", Place{}, mine, nil, noon)
+	ticket := s.SignTicket(alice, "a", Place{}, mine, Limits{}, noon)
 	b.Run("sign", func(b *testing.B) {
 		for b.Loop() {
-			s.SignTicket(alice, "a", Place{}, mine, nil, noon)
+			s.SignTicket(alice, "a", Place{}, mine, Limits{}, noon)
 		}
 	})
 	b.Run("check", func(b *testing.B) {

@@ -106,7 +106,7 @@ func TestFetch(t *testing.T) {
 	mine := pointerOf(100, 10)
 	place := access.Place{Shard: 1 << 32, LSN: 7}
 	ticketOf := func(who, category string, encoded []byte) []byte {
-		return r.set.SignTicket(principal.FromContext(as(who)), category, place, encoded, nil, e.now())
+		return r.set.SignTicket(principal.FromContext(as(who)), category, place, encoded, access.Limits{}, e.now())
 	}
 	request := func(change func(*scribev1.FetchRequest)) *scribev1.FetchRequest {
 		req := &scribev1.FetchRequest{Category: "a", Pointers: [][]byte{mine}, Tickets: [][]byte{ticketOf("alice", "a", mine)}}
@@ -195,7 +195,7 @@ func TestFetchWithOtherToken(t *testing.T) {
 	} {
 		req := &scribev1.FetchRequest{Category: "a", Pointers: mine}
 		for _, p := range mine {
-			req.Tickets = append(req.Tickets, set.SignTicket(c.of, "a", access.Place{}, p, nil, e.now()))
+			req.Tickets = append(req.Tickets, set.SignTicket(c.of, "a", access.Place{}, p, access.Limits{}, e.now()))
 		}
 		_, err := readProxyService{new(payloads), e}.Fetch(principal.NewContext(t.Context(), c.by), req)
 		if rpc.ReasonOf(err) != c.want {

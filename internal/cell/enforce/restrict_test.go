@@ -70,6 +70,11 @@ func grantedSet(t *testing.T, set *access.Set, grants map[string]string) *access
 	return next
 }
 
+// limitsFor is to what somebody is limited in reading payments.
+func limitsFor(e *Enforcer, who string) *restrict.Restriction {
+	return e.decide(as(who), principal.FromContext(as(who)), access.Read, "payments").limited
+}
+
 const paymentFields = "{name: region, type: string}, {name: card, type: string}, {name: amount, type: int64}"
 
 // openedStreams sends the category, and then a pointer with counts and one that was left out.
@@ -155,7 +160,7 @@ func TestRestrictedStreams(t *testing.T) {
 	if skip := entries.GetSkipped()[0]; skip.GetMessages() != 0 || skip.GetTo() != 5 {
 		t.Errorf("what was left out: %v", skip)
 	}
-	limited := e.Restriction(as("alice"), access.Read, "payments")
+	limited := limitsFor(e, "alice")
 	if _, cause := r.Set().CheckTicket(entries.GetEntries()[0].GetTicket(), principal.FromContext(as("alice")), "payments", entries.GetEntries()[0].GetPointer(), limited, e.now()); cause != access.Allowed {
 		t.Errorf("the ticket: %q", cause)
 	}
@@ -196,12 +201,12 @@ func TestRestrictedFetch(t *testing.T) {
 	s := e.Services(rpc.Services{ReadProxy: inner}).ReadProxy
 	encoded := pointerOf(100, 10)
 	request := func(who string, limited *restrict.Restriction) *scribev1.FetchRequest {
-		ticket := r.Set().SignTicket(principal.FromContext(as(who)), "payments", access.Place{Shard: 1, LSN: 2}, encoded, limited, e.now())
+		ticket := r.Set().SignTicket(principal.FromContext(as(who)), "payments", access.Place{Shard: 1, LSN: 2}, encoded, access.Limits{Restriction: limited, Schema: 1}, e.now())
 		return &scribev1.FetchRequest{Category: "payments", Pointers: [][]byte{encoded}, Tickets: [][]byte{ticket}, AcceptsRestricted: true}
 	}
 	for who, want := range map[string]string{"alice": "where region = 'eu'", "bob": "", "all": "", "some": "mask card"} {
 		inner.last = nil
-		if _, err := s.Fetch(as(who), request(who, e.Restriction(as(who), access.Read, "payments"))); err != nil || strings.Join(inner.last.Texts(), ";") != want {
+		if _, err := s.Fetch(as(who), request(who, limitsFor(e, who))); err != nil || strings.Join(inner.last.Texts(), ";") != want {
 			t.Errorf("%s: limited to %q, %v; want %q", who, inner.last.Texts(), err, want)
 		}
 	}
@@ -211,19 +216,19 @@ func TestRestrictedFetch(t *testing.T) {
 	_, err := s.Fetch(as("some"), without)
 	wantReason(t, err, denied)
 	// While read stream and read proxy do not agree, nothing is served.
-	for _, other := range []*restrict.Restriction{nil, e.Restriction(as("some"), access.Read, "payments")} {
+	for _, other := range []*restrict.Restriction{nil, limitsFor(e, "some")} {
 		_, err := s.Fetch(as("alice"), request("alice", other))
 		wantReason(t, err, scribev1.Reason_REASON_NO_BACKEND)
 	}
-	_, err = s.Fetch(as("bob"), request("bob", e.Restriction(as("alice"), access.Read, "payments")))
+	_, err = s.Fetch(as("bob"), request("bob", limitsFor(e, "alice")))
 	wantReason(t, err, scribev1.Reason_REASON_NO_BACKEND)
-	old := request("alice", e.Restriction(as("alice"), access.Read, "payments"))
+	old := request("alice", limitsFor(e, "alice"))
 	old.AcceptsRestricted = false
 	_, err = s.Fetch(as("alice"), old)
 	wantReason(t, err, scribev1.Reason_REASON_INVALID)
 	// The schema changes: the rule can't be told any more.
 	c["payments"] = categoryOf(t, "payments", "{name: card, type: string}")
-	_, err = s.Fetch(as("alice"), request("alice", e.Restriction(as("alice"), access.Read, "payments")))
+	_, err = s.Fetch(as("alice"), request("alice", limitsFor(e, "alice")))
 	if wantReason(t, err, denied); strings.Contains(err.Error(), "region") {
 		t.Errorf("the denial names a column: %v", err)
 	}
@@ -251,11 +256,11 @@ func TestImposedRestriction(t *testing.T) {
 		return w
 	}
 	member, bob := principal.Principal{Kind: principal.Member, Name: "m"}, principal.Principal{Kind: principal.Client, Name: "bob"}
-	if w := call(member, r.Encode()); seen == nil || e.Restriction(seen, access.Read, "payments").Digest() != r.Digest() || w.Header().Get(restrict.Header) != r.Digest().Text() {
+	if w := call(member, r.Encode()); seen == nil || e.decide(seen, principal.FromContext(seen), access.Read, "payments").limited.Digest() != r.Digest() || w.Header().Get(restrict.Header) != r.Digest().Text() {
 		t.Errorf("a member's: %v", w.Header())
 	}
 	imposed := seen
-	if w := call(member); seen == nil || e.Restriction(seen, access.Read, "payments") != nil || w.Header().Get(restrict.Header) != "" {
+	if w := call(member); seen == nil || e.decide(seen, principal.FromContext(seen), access.Read, "payments").limited != nil || w.Header().Get(restrict.Header) != "" {
 		t.Errorf("a member for itself: %v", w.Header())
 	}
 	if w := call(bob, r.Encode()); seen == nil || restrict.FromContext(seen) != nil || w.Header().Get(restrict.Header) != "" {

@@ -117,8 +117,8 @@ func drawRows(rt *rapid.T) []modelRow {
 	return rows
 }
 
-// storedPayload is a payload of rows in a format, several in a message where the format has that.
-func storedPayload(rt *rapid.T, format schema.Format, rows []modelRow) []byte {
+// storedPayload is a payload of rows in a format, several in a message where the format has that. messages are the numbers of the rows' messages.
+func storedPayload(rt *rapid.T, format schema.Format, rows []modelRow) (out []byte, messages []int) {
 	document := func(r *modelRow) []byte {
 		b, err := json.Marshal(map[string]any{"region": r.region, "card": r.card, "amount": r.amount, "note": r.note})
 		if err != nil {
@@ -126,9 +126,8 @@ func storedPayload(rt *rapid.T, format schema.Format, rows []modelRow) []byte {
 		}
 		return b
 	}
-	var out []byte
 	var b record.Builder
-	for i := 0; i < len(rows); {
+	for i, message := 0, 0; i < len(rows); {
 		if err := b.Reset(out, record.Envelope{Category: "c", BaseTime: 7, Sequenced: true, Producer: 3, FirstSequence: 10}); err != nil {
 			rt.Fatal(err)
 		}
@@ -142,6 +141,8 @@ func storedPayload(rt *rapid.T, format schema.Format, rows []modelRow) []byte {
 				break
 			}
 			i += len(of)
+			messages = append(messages, slices.Repeat([]int{message}, len(of))...)
+			message++
 			var text bytes.Buffer
 			w := csv.NewWriter(&text)
 			for k := range of {
@@ -171,14 +172,27 @@ func storedPayload(rt *rapid.T, format schema.Format, rows []modelRow) []byte {
 			rt.Fatal(err)
 		}
 	}
-	return out
+	return out, messages
 }
 
-// visibleModel returns the rows that a reader may see with the values that it may see, as JSON messages.
-func visibleModel(rt *rapid.T, limits []modelLimit, rows []modelRow) (frames []byte, visible []modelRow, hidden []string) {
-	var b record.Builder
+// visibleModel returns the rows that a reader may see with the values that it may see, as messages of JSON lines: those of one stored message are one. count is their number.
+func visibleModel(rt *rapid.T, limits []modelLimit, rows []modelRow, messages []int) (frames []byte, visible []modelRow, hidden []string, count int) {
+	var (
+		b    record.Builder
+		open []byte // the message whose lines are being collected
+		of   int
+	)
 	if err := b.Reset(nil, record.Envelope{Category: "c", BaseTime: 7}); err != nil {
 		rt.Fatal(err)
+	}
+	finish := func() {
+		if len(open) == 0 {
+			return
+		}
+		if err := b.Append(&record.Message{Payload: open}); err != nil {
+			rt.Fatal(err)
+		}
+		open, count = nil, count+1
 	}
 	for i := range rows {
 		r := &rows[i]
@@ -204,17 +218,19 @@ func visibleModel(rt *rapid.T, limits []modelLimit, rows []modelRow) (frames []b
 		if err != nil {
 			rt.Fatal(err)
 		}
-		if err := b.Append(&record.Message{Payload: text}); err != nil {
-			rt.Fatal(err)
+		if of != messages[i] {
+			finish()
 		}
+		open, of = append(append(open, text...), '\n'), messages[i]
 	}
+	finish()
 	if len(visible) > 0 {
 		var err error
 		if frames, err = b.Finish(); err != nil {
 			rt.Fatal(err)
 		}
 	}
-	return frames, visible, hidden
+	return frames, visible, hidden, count
 }
 
 // drawQuery is a query over the columns that there are.
@@ -305,8 +321,8 @@ func TestReadersSeeTheTableThatTheirLimitsShow(t *testing.T) {
 			rt.Fatalf("the reader knows the columns %v, want %v", names, columns)
 		}
 		rows := drawRows(rt)
-		stored := storedPayload(rt, format, rows)
-		expected, visible, hidden := visibleModel(rt, limits, rows)
+		stored, messages := storedPayload(rt, format, rows)
+		expected, visible, hidden, count := visibleModel(rt, limits, rows, messages)
 
 		text := drawQuery(rt, columns)
 		parsed, err := sql.Parse(text)
@@ -321,8 +337,8 @@ func TestReadersSeeTheTableThatTheirLimitsShow(t *testing.T) {
 		if err != nil {
 			rt.Fatal(err)
 		}
-		// The reference does not use the table at all: it has a schema of its own, over JSON messages.
-		model, err := schema.Parse([]byte("format: json\nfields:\n  - {name: region, type: string}\n  - {name: card, type: string}\n  - {name: amount, type: int64}\n  - {name: note, type: string}\n"))
+		// The reference does not use the table at all: it has a schema of its own, over JSON lines.
+		model, err := schema.Parse([]byte("format: ndjson\nfields:\n  - {name: region, type: string}\n  - {name: card, type: string}\n  - {name: amount, type: int64}\n  - {name: note, type: string}\n"))
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -381,8 +397,8 @@ func TestReadersSeeTheTableThatTheirLimitsShow(t *testing.T) {
 		if err != nil {
 			rt.Fatal(err)
 		}
-		if int(frames.Messages) != len(visible) {
-			rt.Fatalf("%d messages, want %d", frames.Messages, len(visible))
+		if int(frames.Messages) != count || int(view.Messages) != count {
+			rt.Fatalf("%d messages, and %d of a view, want %d", frames.Messages, view.Messages, count)
 		}
 		for f, err := range record.Split(frames.Bytes) {
 			if err != nil {

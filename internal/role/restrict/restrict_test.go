@@ -1,8 +1,10 @@
 package restrict
 
 import (
-	"encoding/json"
+	"context"
+	"encoding/base64"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -126,13 +128,23 @@ func TestInapplicable(t *testing.T) {
 	}
 	var many []string
 	for i := range MaxLimits + 1 {
-		many = append(many, "where amount = "+strings.Repeat("1", i+1))
+		many = append(many, fmt.Sprintf("where amount = %d", i))
 	}
-	if _, err := Compile(schemaOf(t, payments), restrictionOf(t, many[:18]...)); err != nil {
-		t.Errorf("some limits: %v", err)
+	if _, err := Compile(schemaOf(t, payments), restrictionOf(t, many[1:]...)); err != nil {
+		t.Errorf("as many limits as are allowed: %v", err)
 	}
-	if _, err := Compile(schemaOf(t, payments), restrictionOf(t, many...)); !errors.Is(err, ErrInapplicable) {
-		t.Errorf("too many limits: %v", err)
+	if _, err := Compile(schemaOf(t, payments), restrictionOf(t, append(many[1:], many[1:]...)...)); err != nil {
+		t.Errorf("the same limits twice: %v", err)
+	}
+	tooMany := restrictionOf(t, many...)
+	if _, err := Compile(schemaOf(t, payments), tooMany); !errors.Is(err, ErrInapplicable) || !strings.Contains(err.Error(), "17 different limits, at most 16") {
+		t.Errorf("one limit more than is allowed: %v", err)
+	}
+	if _, err := Decode(tooMany.Encode()); err == nil {
+		t.Error("one limit more than is allowed in a header")
+	}
+	if got := Union(restrictionOf(t, many[:9]...), restrictionOf(t, many[8:]...)); got.Digest() != tooMany.Digest() || len(got.limits) != 0 {
+		t.Error("what is too many together may be read")
 	}
 	c := NewCache(slog.New(slog.DiscardHandler))
 	if _, err := c.TableOf(&scribev1.Category{Schema: "infer"}, restrictionOf(t, "where region = 'eu'")); !errors.Is(err, ErrInapplicable) {
@@ -148,9 +160,9 @@ func TestMessages(t *testing.T) {
 	for limit, want := range map[string][]string{
 		// The third message has an amount that does not fit: the condition may not have seen all of it.
 		"where region = 'eu'":                     {`{"region":"eu","card":"1","amount":1,"more":"u"} key=k trace=t-1`, `{"region":"eu","card":"5"} key=k trace=t-1`},
-		"where region = 'eu' mask card":           {`{"region":"eu","card":null,"amount":1}`, `{"region":"eu","card":null,"amount":null}`},
-		"where region = 'eu' hide card show _key": {`{"region":"eu","amount":1} key=k`, `{"region":"eu","amount":null} key=k`},
-		"where amount = 2 mask card show _attr":   {`{"region":"us","card":null,"amount":2} trace=t-1`},
+		"where region = 'eu' mask card":           {`{"region":"eu","amount":1}`, `{"region":"eu"}`},
+		"where region = 'eu' hide card show _key": {`{"region":"eu","amount":1} key=k`, `{"region":"eu"} key=k`},
+		"where amount = 2 mask card show _attr":   {`{"region":"us","amount":2} trace=t-1`},
 		"where region = 'as'":                     nil,
 	} {
 		table, err := Compile(schemaOf(t, payments), restrictionOf(t, limit))
@@ -254,7 +266,7 @@ func batchFrame(t testing.TB, dst []byte, regions, cards []string) []byte {
 func TestBatches(t *testing.T) {
 	stored := batchFrame(t, frameOf(t, nil, `{"region":"eu","card":"1"}`), []string{"us", "eu"}, []string{"2", "3"})
 	for limit, want := range map[string][]string{
-		"where region = 'eu' mask card show _key": {`{"region":"eu","card":null,"amount":null} key=k`, `{"region":"eu","card":null,"amount":null}`},
+		"where region = 'eu' mask card show _key": {`{"region":"eu"} key=k`, `{"region":"eu"}`},
 		"where region = 'eu'":                     {`{"region":"eu","card":"1"} key=k trace=t-1`},
 	} {
 		table, err := Compile(schemaOf(t, payments), restrictionOf(t, limit))
@@ -327,10 +339,214 @@ func TestHeader(t *testing.T) {
 	if other := restrictionOf(t, "where amount > 3"); other.Digest() == r.Digest() || other.Digest() == (Digest{}) || (*Restriction)(nil).Digest() != (Digest{}) {
 		t.Error("different restrictions have one digest")
 	}
-	none, _ := json.Marshal([]string{})
-	for _, text := range []string{"", "x", string(none), "W10", "WyIiXQ", strings.Repeat("A", maxEncoded+1)} {
+	// The most that rules may have fits, and so it is told in every way of reading.
+	var most []string
+	for i := range MaxLimits {
+		limit := fmt.Sprintf("where amount = %d mask ", i)
+		most = append(most, limit+strings.Repeat("x", MaxText-len(limit)))
+	}
+	text := restrictionOf(t, most...).Encode()
+	if again, err := Decode(text); err != nil || len(again.Texts()) != MaxLimits || len(text) > 48<<10 {
+		t.Errorf("the longest limits take %d bytes of a header, %v", len(text), err)
+	}
+	if _, err := ParseLimit(most[0] + "x"); err == nil || !strings.Contains(err.Error(), "2049 bytes, at most 2048") {
+		t.Errorf("a limit that is too long: %v", err)
+	}
+	// As it is stored a limit has more blanks than as it was given.
+	if _, err := ParseLimit("mask " + strings.Repeat("x", 2000) + strings.Repeat(",y", 20)); err != nil {
+		t.Error(err)
+	}
+	if l, err := ParseLimit("mask " + strings.Repeat("x", 2000) + ",a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q,r,s"); err == nil {
+		t.Errorf("what would be stored can't be read again: %d bytes", len(l.String()))
+	}
+	for _, text := range []string{"", "x", "W10", base64.RawURLEncoding.EncodeToString([]byte("where a = 1\n")), strings.Repeat("A", maxEncoded+1)} {
 		if r, err := Decode(text); err == nil || r != nil {
 			t.Errorf("%.20q: %v, %v", text, r, err)
+		}
+	}
+}
+
+// FuzzHeader: whatever a header says, what is taken of it is what is written again, bounded, and no restriction is none.
+func FuzzHeader(f *testing.F) {
+	f.Add(New(Limit{Where: "region = 'eu'", Mask: []string{"card"}}, Limit{Hide: []string{"a"}}).Encode())
+	f.Add("")
+	f.Add(base64.RawURLEncoding.EncodeToString([]byte("mask a\n\nmask b")))
+	f.Fuzz(func(t *testing.T, text string) {
+		r, err := Decode(text)
+		if err != nil {
+			if r != nil {
+				t.Errorf("%q: a restriction beside the error %v", text, err)
+			}
+			return
+		}
+		if r.Digest() == (Digest{}) || len(r.limits) == 0 || len(r.limits) > MaxLimits || len(r.Encode()) > maxEncoded {
+			t.Fatalf("%q: %d limits", text, len(r.limits))
+		}
+		again, err := Decode(r.Encode())
+		if err != nil || again.Digest() != r.Digest() {
+			t.Errorf("%q is %q, which is not read as it is written: %v", text, r.Texts(), err)
+		}
+	})
+}
+
+// TestDigests: the digests of restrictions are in tickets, and compared between processes of different versions (docs/format/access.md). They don't change.
+func TestDigests(t *testing.T) {
+	for want, limits := range map[string][]string{
+		"ANWUvrn_GHhsAUaH2n1PBw": {"where region = 'eu'"},
+		"EtfmUxlaQE3pYC9vk0Q1OQ": {"where region = 'eu' mask card"},
+		"3GMhbWFv6scpDRen_CUkCw": {"mask card", "where region = 'eu'", "hide a, \"B\" show _key"},
+	} {
+		if got := restrictionOf(t, limits...).Digest().Text(); got != want {
+			t.Errorf("%q: %q, want %q", limits, got, want)
+		}
+	}
+	if got := Nothing().Digest().Text(); got != "lId9NdKSWFaTwdSG5dhLbA" {
+		t.Errorf("nothing: %q", got)
+	}
+}
+
+// TestLatest: who can't apply a restriction to its copy of a category asks once for the newest, and not again while that is no help.
+func TestLatest(t *testing.T) {
+	c := NewCache(slog.New(slog.DiscardHandler))
+	old := &scribev1.Category{Name: "c", Schema: historyText(t, "{name: region, type: string}")}
+	fresh := &scribev1.Category{Name: "c", Schema: historyText(t, "{name: region, type: string}, {name: card, type: string}")}
+	asked := 0
+	resolve := func(to *scribev1.Category) func(context.Context, string) (*scribev1.Category, error) {
+		return func(context.Context, string) (*scribev1.Category, error) {
+			asked++
+			return to, nil
+		}
+	}
+	for name, of := range map[string]struct {
+		copy, newest *scribev1.Category
+		limit        string
+		least        uint32
+		asks         int
+		err          error
+	}{
+		"a copy that is current":      {fresh, fresh, "mask card", 1, 0, nil},
+		"an old copy":                 {old, fresh, "mask card", 0, 1, nil},
+		"a column that is not there":  {old, old, "mask card", 0, 1, ErrInapplicable},
+		"a version that is not there": {fresh, fresh, "mask card", 2, 1, ErrOld},
+	} {
+		asked = 0
+		table, cat, err := c.Latest(t.Context(), of.copy, restrictionOf(t, of.limit), of.least, resolve(of.newest))
+		if asked != of.asks || !errors.Is(err, of.err) || (err == nil) != (of.err == nil) {
+			t.Errorf("%s: asked %d times, %v", name, asked, err)
+		}
+		if err == nil && (table == nil || cat != of.newest) {
+			t.Errorf("%s: %v, %v", name, table, cat)
+		}
+	}
+	away := errors.New("the control plane is away")
+	if _, _, err := c.Latest(t.Context(), old, restrictionOf(t, "mask card"), 0, func(context.Context, string) (*scribev1.Category, error) { return nil, away }); !errors.Is(err, away) {
+		t.Errorf("who can't ask hears %v", err)
+	}
+	// The same restriction of a category of that name with another schema is another table.
+	a, err := c.TableOf(fresh, restrictionOf(t, "mask card"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, _ := c.TableOf(fresh, restrictionOf(t, "mask card")); again != a {
+		t.Error("the table is made again")
+	}
+	if _, err := c.TableOf(old, restrictionOf(t, "mask card")); !errors.Is(err, ErrInapplicable) {
+		t.Errorf("the table of another schema: %v", err)
+	}
+}
+
+// historyText is a schema as categories have it.
+func historyText(t *testing.T, fields string) string {
+	t.Helper()
+	s, err := schema.Parse([]byte("format: json\nfields: [" + fields + "]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := schema.ParseHistory("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := h.Append(s, false); err != nil {
+		t.Fatal(err)
+	}
+	return h.Marshal()
+}
+
+// TestLargeMessages: what is made of a message, and of a payload, is bounded; the reader is refused, not the server filled.
+func TestLargeMessages(t *testing.T) {
+	// A line of 10 bytes becomes an object of names.
+	name := strings.Repeat("n", 60)
+	var fields []string
+	for i := range 20 {
+		fields = append(fields, fmt.Sprintf("{name: %s%d, type: int64}", name, i))
+	}
+	s := schemaOf(t, "format: csv\nfields: ["+strings.Join(fields, ", ")+", {name: card, type: string}]\n")
+	line := strings.Repeat("1,", 20) + "x\n"
+	table, err := Compile(s, restrictionOf(t, "mask card"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored := frameOf(t, nil, strings.Repeat(line, 40_000))
+	if _, err := table.Frames(stored, 64<<20); !errors.Is(err, columnar.ErrTooLarge) || !strings.Contains(err.Error(), "made anew") {
+		t.Errorf("a message of %d bytes that would have more than %d: %v", len(stored), MaxMessage, err)
+	}
+	var small []string
+	for range 100 {
+		small = append(small, strings.Repeat(line, 100))
+	}
+	if _, err := table.Frames(frameOf(t, nil, small...), 1<<20); !errors.Is(err, columnar.ErrTooLarge) {
+		t.Errorf("more than the limit in one frame: %v", err)
+	}
+	if f, err := table.Frames(frameOf(t, nil, small...), 32<<20); err != nil || f.Messages != 100 {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestLines: a message with several rows stays one message, with the visible rows as lines: there are no more messages, and no more numbers of them, than were stored. Its key is
+// visible if all of its visible rows show it.
+func TestLines(t *testing.T) {
+	for format, lines := range map[string][]string{
+		"ndjson": {`{"region":"eu","card":"1","amount":1}` + "\n" + `{"region":"us","card":"2","amount":2}` + "\n" + `{"region":"eu","card":"3"}` + "\n", `{"region":"us","amount":4}`, `{"region":"us","amount":5}` + "\n" + `{"region":"eu","amount":6}`},
+		"csv":    {"eu,1,1\nus,2,2\neu,3,\n", "us,,4\n", "us,,5\neu,,6\n"},
+	} {
+		s := schemaOf(t, strings.Replace(payments, "json", format, 1))
+		table, err := Compile(s, restrictionOf(t, "where region = 'eu' mask card show _key", "where amount = 2"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored := frameOf(t, nil, lines...)
+		f, err := table.Frames(stored, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []string{`{"region":"eu","amount":1}` + "\n" + `{"region":"us","card":"2","amount":2}` + "\n" + `{"region":"eu"} key=k`, `{"region":"eu","amount":6} key=k`}
+		if got := messagesOf(t, f.Bytes); !slices.Equal(got, want) || f.Messages != 2 {
+			t.Errorf("%s: %q, want %q", format, got, want)
+		}
+		rows, err := table.Rows(stored, []string{transcode.ColumnIndex, schema.ColumnKey})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer rows.Batch.Release()
+		if got := rows.Batch.Column(0).(*array.Uint32).Uint32Values(); !slices.Equal(got, []uint32{0, 0, 0, 1}) || rows.Messages != 2 || rows.Batch.Column(1).NullN() != 0 {
+			t.Errorf("%s: rows of the messages %v, %d messages, keys %v", format, got, rows.Messages, rows.Batch.Column(1))
+		}
+		// One of its rows does not show the key.
+		if table, err = Compile(s, restrictionOf(t, "where region = 'eu' mask card show _key", "where amount = 2 mask region")); err != nil {
+			t.Fatal(err)
+		}
+		if f, err = table.Frames(stored, 1<<20); err != nil {
+			t.Fatal(err)
+		}
+		if got := messagesOf(t, f.Bytes); len(got) != 2 || strings.Contains(got[0], "key=") || !strings.Contains(got[1], "key=") {
+			t.Errorf("%s: a key that one of three rows hides: %q", format, got)
+		}
+		if rows, err = table.Rows(stored, []string{schema.ColumnKey}); err != nil {
+			t.Fatal(err)
+		}
+		defer rows.Batch.Release()
+		if rows.Batch.Column(0).NullN() != 3 {
+			t.Errorf("%s: keys %v", format, rows.Batch.Column(0))
 		}
 	}
 }

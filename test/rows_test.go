@@ -81,7 +81,8 @@ func wantNone(t *testing.T, what, text string, secrets ...[]string) {
 // TestRowsAndColumns: a reader whose grant is limited gets the rows and columns of its grant in every way of reading, and nothing else.
 func TestRowsAndColumns(t *testing.T) {
 	c := startPayments(t)
-	masked := "{\"region\":\"eu\",\"card\":null,\"amount\":11}\n{\"region\":\"eu\",\"card\":null,\"amount\":12}\n{\"region\":\"eu\",\"card\":null,\"amount\":13}\n"
+	masked := "{\"region\":\"eu\",\"amount\":11}\n{\"region\":\"eu\",\"amount\":12}\n{\"region\":\"eu\",\"amount\":13}\n"
+	rows := strings.ReplaceAll(masked, `,"amount"`, `,"card":null,"amount"`)
 	t.Run("messages", func(t *testing.T) {
 		c.as(c.eu, func() {
 			if got := string(program.OK(t, nil, "tail", "payments", "--from", "earliest", "--until-end", "-o", "raw")); got != masked {
@@ -167,7 +168,7 @@ func TestRowsAndColumns(t *testing.T) {
 		ask := func(token, sql string) (int, string) {
 			return c.get(http.MethodGet, "/v1/query?format=jsonl&sql="+url.QueryEscape(sql), token, "")
 		}
-		if code, text := ask(c.eu, "SELECT region, card, amount FROM payments ORDER BY amount"); code != http.StatusOK || text != masked {
+		if code, text := ask(c.eu, "SELECT region, card, amount FROM payments ORDER BY amount"); code != http.StatusOK || text != rows {
 			t.Errorf("%d %s", code, text)
 		}
 		if code, text := ask(c.full, "SELECT count(*) AS n FROM payments"); code != http.StatusOK || text != "{\"n\":5}\n" {

@@ -92,7 +92,7 @@ func (s controlService) DeleteCategory(ctx context.Context, req *scribev1.Delete
 // ListCategories implements rpc.ControlService. It leaves out what the caller may not see, and says that there are more only if there
 // are more that it may see.
 func (s controlService) ListCategories(ctx context.Context, req *scribev1.ListCategoriesRequest) (*scribev1.ListCategoriesResponse, error) {
-	if s.e.IsFree(ctx) || s.e.AllowsAll(ctx) && !s.e.isLimited(ctx) {
+	if !isImposed(ctx) && (s.e.IsFree(ctx) || s.e.AllowsAll(ctx) && !s.e.isLimited(ctx)) {
 		return s.ControlService.ListCategories(ctx, req)
 	}
 	const most = 10_000 // as the protocol says

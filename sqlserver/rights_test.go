@@ -96,13 +96,25 @@ func TestRights(t *testing.T) {
 		t.Error(err)
 	}
 	q := &runningQuery{g: s.Server, ctx: t.Context(), req: &Request{SQL: "SELECT * FROM access"}}
-	if err := q.checkRights(); err != nil {
-		t.Fatal(err)
+	rights.limits = restrict.Nothing()
+	if err := q.checkRights(); err != nil || q.req.limits != rights.limits {
+		t.Fatalf("limited by %v, %v", q.req.limits, err)
 	}
 	rights.ended(errDenied)
 	<-q.ctx.Done()
 	if e := errorOf(q.endReason()); e.Kind != KindDenied {
 		t.Errorf("a query whose right has ended: %v", e)
+	}
+	q.unwatch()
+	// Other limits end it as well: whoever asks again gets those.
+	q = &runningQuery{g: s.Server, ctx: t.Context(), req: &Request{SQL: "SELECT * FROM access"}}
+	if err := q.checkRights(); err != nil {
+		t.Fatal(err)
+	}
+	rights.ended(rpc.Errorf(scribev1.Reason_REASON_TICKET_EXPIRED, "other limits"))
+	<-q.ctx.Done()
+	if e := errorOf(q.endReason()); e.Kind != KindUnavailable || !strings.Contains(e.Message, "ask again") {
+		t.Errorf("a query whose limits have changed: %v", e)
 	}
 	q.unwatch()
 	rights.category = ""

@@ -51,7 +51,7 @@ const payments = "format: json\nfields:\n  - {name: region, type: string}\n  - {
 func frameOf(t testing.TB, dst []byte, messages ...string) []byte {
 	t.Helper()
 	var b record.Builder
-	if err := b.Reset(dst, record.Envelope{Category: "c", Shard: 2, BaseTime: 5, SampleRate: 3, Sequenced: true, Producer: 9, FirstSequence: 100}); err != nil {
+	if err := b.Reset(dst, record.Envelope{Category: "c", Shard: 2, BaseTime: 5, SampleRate: 3, Sequenced: true, Producer: 9, FirstSequence: 100, Placement: 4}); err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range messages {
@@ -179,6 +179,9 @@ func TestMessages(t *testing.T) {
 		for frame, err := range record.Split(f.Bytes) {
 			if err != nil || frame.Shard != 2 || frame.SampleRate != 3 || frame.Sequenced() || frame.BaseTime != 77 {
 				t.Errorf("%s: a frame of shard %d, rate %d, sequenced %t, at %d: %v", limit, frame.Shard, frame.SampleRate, frame.Sequenced(), frame.BaseTime, err)
+			}
+			if table.Rewritten() && frame.Placement != 0 {
+				t.Errorf("%s: the tag of a layout, which tells the name of a field, is %d", limit, frame.Placement)
 			}
 		}
 	}

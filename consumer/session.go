@@ -33,12 +33,12 @@ type iterationSession struct {
 		halted bool // no more goroutines are started
 	}
 
-	bounded bool          // the ends are known, and exist; used only by the stream's goroutine
-	past    bool          // everything before the query's end time was received; used only by the stream's goroutine
-	window  int64         // the stream's window, microseconds: later messages may be older than the watermark by this much
+	bounded bool  // the ends are known, and exist; used only by the stream's goroutine
+	past    bool  // everything before the query's end time was received; used only by the stream's goroutine
+	window  int64 // the stream's window, microseconds: later messages may be older than the watermark by this much
 	// restricted: pointers do not say how many messages their payloads have; used only by the stream's goroutine.
 	restricted bool
-	version atomic.Uint64 // categoryShare.version for which the stream was opened
+	version    atomic.Uint64 // categoryShare.version for which the stream was opened
 	// choosesLate: which shards are read is decided when the stream is open; used only by the stream's goroutine.
 	choosesLate bool
 }

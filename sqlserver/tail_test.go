@@ -20,8 +20,8 @@ import (
 
 	"scribe/consumer"
 	"scribe/internal/cell/access"
-	"scribe/internal/role/restrict"
 	"scribe/internal/format/record"
+	"scribe/internal/role/restrict"
 )
 
 // messages is a category that has some messages, then waits for what a test sends, until its context ends.

@@ -68,13 +68,24 @@ func paymentFormats() map[string]paymentFormat {
 	avro := single(paymentRow.avro)
 	return map[string]paymentFormat{
 		"json": {"format: json\n" + columns, single(paymentRow.json), []string{a, b, c}, []string{one(0, paymentRow.json), one(3, paymentRow.json), one(4, paymentRow.json)}, 2},
-		"ndjson": {"format: ndjson\n" + columns, lines(paymentRow.json), []string{a, b + "\n" + c},
-			[]string{one(0, paymentRow.json), one(3, paymentRow.json) + "\n" + one(4, paymentRow.json)}, 2},
-		"csv": {"format: csv\n" + columns, lines(paymentRow.csv), []string{a, b + "\n" + c},
-			[]string{`{"region":"eu","card":"card-eu-1","amount":11}`, `{"region":"eu","card":"card-eu-2","amount":12}` + "\n" + c}, 2},
+		"ndjson": {
+			"format: ndjson\n" + columns, lines(paymentRow.json),
+			[]string{a, b + "\n" + c},
+			[]string{one(0, paymentRow.json), one(3, paymentRow.json) + "\n" + one(4, paymentRow.json)},
+			2,
+		},
+		"csv": {
+			"format: csv\n" + columns, lines(paymentRow.csv),
+			[]string{a, b + "\n" + c},
+			[]string{`{"region":"eu","card":"card-eu-1","amount":11}`, `{"region":"eu","card":"card-eu-2","amount":12}` + "\n" + c},
+			2,
+		},
 		"avro": {
 			`format: avro` + "\n" + columns + `avro: {type: record, name: P, fields: [{name: region, type: string}, {name: card, type: string}, {name: amount, type: long}]}` + "\n",
-			avro, []string{a, b, c}, []string{avro[0], avro[3], avro[4]}, 3,
+			avro,
+			[]string{a, b, c},
+			[]string{avro[0], avro[3], avro[4]},
+			3,
 		},
 	}
 }

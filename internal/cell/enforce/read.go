@@ -69,7 +69,7 @@ func (s readStreamService) Stream(ctx context.Context, recv func(context.Context
 		}
 		limits := access.Limits{Restriction: limited}
 		if limited != nil {
-			table, _, err := s.e.tableOf(ctx, category, limited, 0)
+			table, err := s.e.tableOf(ctx, category, limited, 0)
 			if err != nil {
 				cancel(err) // as when the schema has changed, so that the limits can't be told any more
 				return err
@@ -140,7 +140,7 @@ func (s readProxyService) Fetch(ctx context.Context, req *scribev1.FetchRequest)
 			least = max(least, access.SchemaOf(ticket))
 		}
 	}
-	if _, _, err := s.e.tableOf(ctx, req.GetCategory(), d.limited, least); err != nil {
+	if _, err := s.e.tableOf(ctx, req.GetCategory(), d.limited, least); err != nil {
 		return nil, err
 	}
 	return s.ReadProxyService.Fetch(restrict.NewContext(ctx, d.limited, least), req)

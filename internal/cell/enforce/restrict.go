@@ -30,7 +30,7 @@ func (e *Enforcer) allowRead(ctx context.Context, what access.Permission, catego
 	}
 	if d.limited != nil {
 		// That there is no such category is for the role to say.
-		if _, _, err := e.tableOf(ctx, category, d.limited, 0); err != nil && rpc.ReasonOf(err) != scribev1.Reason_REASON_UNKNOWN_CATEGORY {
+		if _, err := e.tableOf(ctx, category, d.limited, 0); err != nil && rpc.ReasonOf(err) != scribev1.Reason_REASON_UNKNOWN_CATEGORY {
 			return nil, err
 		}
 	}
@@ -38,26 +38,26 @@ func (e *Enforcer) allowRead(ctx context.Context, what access.Permission, catego
 }
 
 // tableOf applies a restriction to a category, whose schema must not be older than version least. A denial does not say to the reader which columns there are.
-func (e *Enforcer) tableOf(ctx context.Context, category string, r *restrict.Restriction, least uint32) (*restrict.Table, *scribev1.Category, error) {
+func (e *Enforcer) tableOf(ctx context.Context, category string, r *restrict.Restriction, least uint32) (*restrict.Table, error) {
 	categories := e.categories.Load()
 	if categories == nil {
-		return nil, nil, e.denyCategory(ctx, principal.FromContext(ctx), access.NotKnown, describeAct(access.Read, category), category)
+		return nil, e.denyCategory(ctx, principal.FromContext(ctx), access.NotKnown, describeAct(access.Read, category), category)
 	}
 	c, known := (*categories).Lookup(category)
 	if !known {
 		var err error
 		if c, err = (*categories).Resolve(ctx, category); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
-	table, c, err := e.tables.Latest(ctx, c, r, least, (*categories).Resolve)
+	table, _, err := e.tables.Latest(ctx, c, r, least, (*categories).Resolve)
 	switch {
 	case errors.Is(err, restrict.ErrInapplicable):
 		err = e.denyCategory(ctx, principal.FromContext(ctx), access.Inapplicable, describeAct(access.Read, category), category)
 	case errors.Is(err, restrict.ErrOld):
 		err = rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, retryKeys, "this read proxy does not know the schema of category %q yet that the read stream knows", shortenName(category))
 	}
-	return table, c, err
+	return table, err
 }
 
 // withImposed returns a context with the restriction that a member of the cell says it reads under. Of others the header says nothing.

@@ -253,9 +253,9 @@ func TestImposedRestriction(t *testing.T) {
 	}
 	r := restrict.New(limit)
 	var seen context.Context //nolint:containedctx // of the last request
-	h := e.Protect(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { seen = req.Context() }))
+	h := e.Protect(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { seen = req.Context() })) //nolint:fatcontext // a new request's each time
 	call := func(of principal.Principal, headers ...string) *httptest.ResponseRecorder {
-		seen = nil
+		seen = nil //nolint:fatcontext // none
 		req := httptest.NewRequestWithContext(principal.NewContext(t.Context(), of), http.MethodPost, "/scribe.v1.ReadProxyService/Fetch", http.NoBody)
 		for _, text := range headers {
 			req.Header.Add(restrict.Header, text)

@@ -266,7 +266,7 @@ func drawQuery(rt *rapid.T, columns []string) string {
 	return text
 }
 
-func linesOf(t interface{ Fatal(...any) }, batch arrow.RecordBatch) []string {
+func linesOf(batch arrow.RecordBatch) []string {
 	var lines []string
 	values := make([]func([]byte, int) []byte, batch.NumCols())
 	for i := range values {
@@ -357,10 +357,10 @@ func TestReadersSeeTheTableThatTheirLimitsShow(t *testing.T) {
 			rt.Fatal(err)
 		}
 		defer want.Batch.Release()
-		wanted := linesOf(rt, want.Batch)
+		wanted := linesOf(want.Batch)
 		check := func(form string, got *finish.Rows, sent []byte) {
 			defer got.Batch.Release()
-			if lines := linesOf(rt, got.Batch); !slices.Equal(lines, wanted) || !slices.Equal(got.Index, want.Index) {
+			if lines := linesOf(got.Batch); !slices.Equal(lines, wanted) || !slices.Equal(got.Index, want.Index) {
 				rt.Fatalf("%s of %s under %v:\n%q at %v\nwant\n%q at %v", form, text, plainLimits, lines, got.Index, wanted, want.Index)
 			}
 			for _, secret := range hidden {

@@ -230,10 +230,10 @@ func TestReports(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer rows.Batch.Release()
 		if got := rows.Batch.Column(1).(*array.Uint32).Uint32Values(); !slices.Equal(got, []uint32{0, 2, 3}) || len(rows.Reports) != 1 || rows.Reports[0].Index != 1 {
 			t.Errorf("%s: rows at %v, reports %v", limit, got, rows.Reports)
 		}
+		rows.Batch.Release()
 		f, err := table.Frames(stored, 1<<20)
 		if err != nil {
 			t.Fatal(err)
@@ -530,10 +530,10 @@ func TestLines(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer rows.Batch.Release()
 		if got := rows.Batch.Column(0).(*array.Uint32).Uint32Values(); !slices.Equal(got, []uint32{0, 0, 0, 1}) || rows.Messages != 2 || rows.Batch.Column(1).NullN() != 0 {
 			t.Errorf("%s: rows of the messages %v, %d messages, keys %v", format, got, rows.Messages, rows.Batch.Column(1))
 		}
+		rows.Batch.Release()
 		// One of its rows does not show the key.
 		if table, err = Compile(s, restrictionOf(t, "where region = 'eu' mask card show _key", "where amount = 2 mask region")); err != nil {
 			t.Fatal(err)
@@ -547,10 +547,10 @@ func TestLines(t *testing.T) {
 		if rows, err = table.Rows(stored, []string{schema.ColumnKey}); err != nil {
 			t.Fatal(err)
 		}
-		defer rows.Batch.Release()
 		if rows.Batch.Column(0).NullN() != 3 {
 			t.Errorf("%s: keys %v", format, rows.Batch.Column(0))
 		}
+		rows.Batch.Release()
 	}
 }
 

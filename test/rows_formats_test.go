@@ -15,6 +15,7 @@ import (
 
 	"scribe/consumer"
 	"scribe/internal/format/pointer"
+	"scribe/internal/role/restrict"
 	"scribe/internal/transport/rpc"
 	"scribe/producer"
 	scribev1 "scribe/proto/scribe/v1"
@@ -293,10 +294,18 @@ func TestRowsBesideOtherRights(t *testing.T) {
 func TestMostLimits(t *testing.T) {
 	c := startFormats(t)
 	f := paymentFormats()["json"]
+	var wide []string // columns whose names fill a limit
+	for i := range 4 {
+		wide = append(wide, fmt.Sprintf("wide%d%s", i, strings.Repeat("x", 245)))
+		f.schema += "  - {name: " + wide[i] + ", type: string}\n"
+	}
 	c.createPayments(t, "payments", &f)
 	var rules []string
 	for i := range 16 {
-		rules = append(rules, fmt.Sprintf("read,query:payments where region = 'eu' and amount < %d and amount not in (%s7) mask card", 100+i, strings.Repeat("1000, ", 150)))
+		rules = append(rules, fmt.Sprintf("read,query:payments where region = 'eu' and amount < %d and amount not in (%s7) mask card, %s", 100+i, strings.Repeat("1000, ", 152), strings.Join(wide, ", ")))
+	}
+	if _, limit, _ := strings.Cut(rules[0], " "); len(limit) < restrict.MaxText-64 || len(limit) > restrict.MaxText {
+		t.Fatalf("a limit of %d bytes is not the longest", len(limit))
 	}
 	program.OK(t, nil, append([]string{"grant", "alice"}, rules...)...)
 	wantCode(t, program.Run(t, nil, "grant", "alice", "read:pay* mask amount"), 2, "17 different limits", `"payments"`, "16")

@@ -252,7 +252,7 @@ func TestImposedRestriction(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := restrict.New(limit)
-	var seen context.Context //nolint:containedctx // of the last request
+	var seen context.Context                                                                                  //nolint:containedctx // of the last request
 	h := e.Protect(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { seen = req.Context() })) //nolint:fatcontext // a new request's each time
 	call := func(of principal.Principal, headers ...string) *httptest.ResponseRecorder {
 		seen = nil //nolint:fatcontext // none

@@ -175,7 +175,7 @@ func (c *Consumer) advancePosition() {
 		return
 	}
 	if left := uint32(it.Left.Load()); left > 0 {
-		it.pos.lsn, it.pos.skip = it.LSN, it.ptr.Messages-left
+		it.pos.lsn, it.pos.skip = it.LSN, it.Messages-left
 	} else {
 		it.pos.lsn, it.pos.skip = it.LSN+1, 0
 	}

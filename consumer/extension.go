@@ -101,7 +101,7 @@ func (c *Consumer) Describe(ctx context.Context) (*scribev1.Category, error) {
 	since := time.Now()
 	for failures := 1; ; failures++ {
 		rctx, cancel := context.WithTimeoutCause(ctx, c.cfg.requestTimeout, errUnanswered)
-		res, err := c.control.GetCategory(rctx, &scribev1.GetCategoryRequest{Name: c.category})
+		res, err := c.control.GetCategory(rctx, &scribev1.GetCategoryRequest{Name: c.category, ForReading: true})
 		cancel()
 		if err == nil {
 			return res.GetCategory(), nil

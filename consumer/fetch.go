@@ -109,7 +109,7 @@ func (s *iterationSession) fetchOnce(todo []*streamItem) ([]*streamItem, error) 
 	req := &scribev1.FetchRequest{
 		Pointers: make([][]byte, len(todo)),
 		Encoding: scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW,
-		Category: s.c.category,
+		Category: s.c.category, AcceptsRestricted: true,
 	}
 	for i, it := range todo {
 		req.Pointers[i] = it.raw
@@ -185,6 +185,14 @@ func (s *iterationSession) settleAnswer(ctx context.Context, it *streamItem, p *
 		it.markReady()
 		return true
 	}
+	if part := p.GetRestricted(); part != nil {
+		it.Messages = part.GetMessages() // the pointer says nothing of what may be seen
+		if it.Err = s.c.checkMadeAnew(part); it.Err != nil {
+			s.queue.chargeItem(it, 0)
+			it.markReady()
+			return true
+		}
+	}
 	if s.c.wantsView(it) {
 		return s.settleView(it, p)
 	}
@@ -209,6 +217,18 @@ func (s *iterationSession) settleAnswer(ctx context.Context, it *streamItem, p *
 	s.queue.chargeItem(it, it.memoryCost())
 	it.markReady()
 	return true
+}
+
+// checkMadeAnew returns an error for messages that were made anew by another version of the schema than the rows of an evaluation are of: a column may have another column's name.
+func (c *Consumer) checkMadeAnew(part *scribev1.PayloadRestriction) error {
+	version := part.GetSchemaVersion()
+	if version == 0 || c.eval == nil || c.eval.Query == nil || version == c.eval.Query.GetSchemaVersion() {
+		return nil
+	}
+	return &ServerError{
+		Doing: "fetching payloads", cause: ErrUnavailable,
+		Detail: fmt.Errorf("what you may see of category %q is of version %d of its schema now, and this was begun with version %d: begin again", c.category, version, c.eval.Query.GetSchemaVersion()),
+	}
 }
 
 // settleView is settleAnswer for views. If the answer is not a view, or the server can't make one, the stored payload is fetched.

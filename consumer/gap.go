@@ -40,7 +40,7 @@ type GapError struct {
 	Delivered uint32
 	Reason    GapReason
 	// Messages is the number of missing messages, Bytes the size of their frames; Counted reports whether they are known. Of
-	// pointers that retention removed before they were read, only the number is known: To - From.
+	// pointers that retention removed before they were read, and of all that a reader gets whose grants are limited to some rows and columns, only the number is known: To - From.
 	Messages, Bytes uint64
 	Counted         bool
 	// Report describes messages that were dropped; nil with other reasons.
@@ -92,10 +92,11 @@ func gapReason(r scribev1.Reason) GapReason {
 
 // lostPayload returns the gap for a payload, or for the rest of it.
 func (c *Consumer) lostPayload(it *streamItem, reason GapReason, cause error) *GapError {
-	return &GapError{
-		Category: c.category, Shard: it.pos.shard, From: uint64(it.LSN), To: uint64(it.LSN) + 1, Reason: reason, Cause: cause,
-		Messages: uint64(it.ptr.Messages), Bytes: uint64(it.ptr.Length), Counted: it.ptr.Messages > 0,
+	g := &GapError{Category: c.category, Shard: it.pos.shard, From: uint64(it.LSN), To: uint64(it.LSN) + 1, Reason: reason, Cause: cause}
+	if it.ptr.Messages > 0 && !it.uncounted {
+		g.Messages, g.Bytes, g.Counted = uint64(it.ptr.Messages), uint64(it.ptr.Length), true
 	}
+	return g
 }
 
 // handleDamage applies the damage policy to a payload that can't be delivered, or only in part.

@@ -153,7 +153,7 @@ func (c *Consumer) deliverPayload(it *streamItem, refuse func(error) bool, deliv
 	}
 	c.mu.Lock()
 	skip := it.deliveredCount()
-	left := it.ptr.Messages - min(skip, it.ptr.Messages)
+	left := it.Messages - min(skip, it.Messages)
 	if it.leftOut {
 		c.stats.sampledOut.Add(uint64(left))
 		left = 0
@@ -161,7 +161,7 @@ func (c *Consumer) deliverPayload(it *streamItem, refuse func(error) bool, deliv
 	it.Left.Store(int64(left))
 	c.current = it
 	c.mu.Unlock()
-	if skip > it.ptr.Messages {
+	if skip > it.Messages {
 		c.cfg.logger.Warn("position beyond the end of its payload", "shard", it.pos.shard.String(), "lsn", uint64(it.LSN), "skip", skip)
 	}
 	goOn := deliver() || it.gone

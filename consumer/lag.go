@@ -75,9 +75,9 @@ func (c *Consumer) Backlog() Backlog {
 func (c *Consumer) countUndelivered(q queueBacklog) (messages, bytes uint64) {
 	messages, bytes = uint64(q.messages), uint64(q.bytes)
 	if it := c.current; it != nil {
-		done := uint64(it.ptr.Messages) - uint64(it.Left.Load())
+		done := uint64(it.Messages) - uint64(it.Left.Load())
 		messages -= min(done, messages)
-		bytes -= min(uint64(float64(it.ptr.Length)*float64(done)/float64(max(it.ptr.Messages, 1))), bytes)
+		bytes -= min(uint64(float64(it.ptr.Length)*float64(done)/float64(max(it.Messages, 1))), bytes)
 	}
 	return messages, bytes
 }

@@ -43,15 +43,19 @@ func decodePayload(d *zstd.Decoder, p *scribev1.Payload, ptr *pointer.Pointer, a
 	if err := checkCRC(p, at); err != nil {
 		return nil, nil, true, err
 	}
-	if p.GetRawLength() != uint64(ptr.Length) {
-		return nil, nil, true, damageError(at, "payload length", -1, fmt.Errorf("announced %d bytes, the pointer says %d", p.GetRawLength(), ptr.Length))
+	length := uint64(ptr.Length)
+	if p.GetRestricted() != nil { // a part of the payload, or its messages made anew
+		length = min(p.GetRawLength(), pointer.MaxBlockRaw)
+	}
+	if p.GetRawLength() != length {
+		return nil, nil, true, damageError(at, "payload length", -1, fmt.Errorf("announced %d bytes, the pointer says %d", p.GetRawLength(), length))
 	}
 	switch codec := pointer.Codec(min(p.GetCodec(), 255)); codec {
 	case pointer.CodecNone:
 		frames = data
 	case pointer.CodecZstd:
-		buf = pool.Get(int(ptr.Length))
-		frames, err = d.DecodeAll(data, buf.B[:0:ptr.Length])
+		buf = pool.Get(int(length))
+		frames, err = d.DecodeAll(data, buf.B[:0:length])
 		if err != nil {
 			pool.Put(buf)
 			return nil, nil, false, damageError(at, "compressed payload", -1, err)
@@ -59,10 +63,12 @@ func decodePayload(d *zstd.Decoder, p *scribev1.Payload, ptr *pointer.Pointer, a
 	default:
 		return nil, nil, false, damageError(at, "payload codec", -1, fmt.Errorf("%d is unknown to this build", p.GetCodec()))
 	}
-	if len(frames) != int(ptr.Length) {
-		err = damageError(at, "payload length", -1, fmt.Errorf("%d bytes, the pointer says %d", len(frames), ptr.Length))
+	if len(frames) != int(length) {
+		err = damageError(at, "payload length", -1, fmt.Errorf("%d bytes, the pointer says %d", len(frames), length))
+	} else if part := p.GetRestricted(); part != nil {
+		err = checkFrames(frames, part.GetFrames(), part.GetMessages(), at)
 	} else {
-		err = checkFrames(frames, ptr, at)
+		err = checkFrames(frames, ptr.Frames, ptr.Messages, at)
 	}
 	if err != nil {
 		pool.Put(buf)
@@ -79,9 +85,9 @@ func checkCRC(p *scribev1.Payload, at *payload.Payload) error {
 	return nil
 }
 
-// checkFrames checks, without reading messages, that these are exactly the pointer's frames, of the category and the logical
-// shard that the stream announced. The checksums of messages are checked when they are read.
-func checkFrames(frames []byte, ptr *pointer.Pointer, at *payload.Payload) error {
+// checkFrames checks, without reading messages, that these are as many frames and messages as the pointer says, or the server of a part that the reader may see, of the
+// category and the logical shard that the stream announced. The checksums of messages are checked when they are read.
+func checkFrames(frames []byte, wantFrames, wantMessages uint32, at *payload.Payload) error {
 	count, messages := uint32(0), uint64(0)
 	for f, err := range record.Split(frames) {
 		switch {
@@ -95,8 +101,8 @@ func checkFrames(frames []byte, ptr *pointer.Pointer, at *payload.Payload) error
 		count++
 		messages += uint64(f.Count)
 	}
-	if count != ptr.Frames || messages != uint64(ptr.Messages) {
-		return damageError(at, "payload", -1, fmt.Errorf("%d frames of %d messages, the pointer says %d of %d", count, messages, ptr.Frames, ptr.Messages))
+	if count != wantFrames || messages != uint64(wantMessages) {
+		return damageError(at, "payload", -1, fmt.Errorf("%d frames of %d messages, expected %d of %d", count, messages, wantFrames, wantMessages))
 	}
 	return nil
 }

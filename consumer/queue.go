@@ -52,6 +52,8 @@ type streamItem struct {
 	leftOut    bool
 	sampleRate uint32
 
+	// uncounted: the pointer does not say how many messages the payload has.
+	uncounted bool
 	// plain: fetch the payload as it is stored. refused: because no view of it is available.
 	plain, refused bool
 	// runs are the positions after the left-out pointers of an itemSkipped.

@@ -201,7 +201,7 @@ func (b *batchBuilder) tellLoss(it *streamItem, gap error) bool {
 
 // placeAfter returns the position after a number of messages of an item's payload.
 func (it *streamItem) placeAfter(messages int) (record.LSN, uint32) {
-	if messages >= int(it.ptr.Messages) {
+	if messages >= int(it.Messages) {
 		return it.LSN + 1, 0
 	}
 	return it.LSN, uint32(messages) //nolint:gosec // a payload's messages are counted in 32 bits

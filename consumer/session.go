@@ -33,10 +33,12 @@ type iterationSession struct {
 		halted bool // no more goroutines are started
 	}
 
-	bounded bool          // the ends are known, and exist; used only by the stream's goroutine
-	past    bool          // everything before the query's end time was received; used only by the stream's goroutine
-	window  int64         // the stream's window, microseconds: later messages may be older than the watermark by this much
-	version atomic.Uint64 // categoryShare.version for which the stream was opened
+	bounded bool  // the ends are known, and exist; used only by the stream's goroutine
+	past    bool  // everything before the query's end time was received; used only by the stream's goroutine
+	window  int64 // the stream's window, microseconds: later messages may be older than the watermark by this much
+	// restricted: pointers do not say how many messages their payloads have; used only by the stream's goroutine.
+	restricted bool
+	version    atomic.Uint64 // categoryShare.version for which the stream was opened
 	// choosesLate: which shards are read is decided when the stream is open; used only by the stream's goroutine.
 	choosesLate bool
 }
@@ -302,6 +304,7 @@ func (conn *streamConnection) joinShards(o *scribev1.StreamOpened) (gaps []*scri
 		return nil, fmt.Errorf("%w: it is opened twice", ErrProtocol)
 	}
 	conn.opened = true
+	s.restricted = o.GetRestricted()
 	s.window = max(o.GetWindow().AsDuration().Microseconds(), 0)
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
@@ -402,7 +405,9 @@ func (s *iterationSession) queueEntry(e *scribev1.StreamEntry) error {
 		return fmt.Errorf("%w: it overruns its credits", ErrProtocol)
 	}
 	shard, lsn := record.ShardID(e.GetShard()), record.LSN(e.GetLsn())
-	it := &streamItem{kind: itemPayload, Payload: payload.Payload{LSN: lsn, Time: e.GetTime()}, raw: e.GetPointer(), ticket: e.GetTicket(), ready: make(chan struct{})}
+	it := &streamItem{
+		kind: itemPayload, Payload: payload.Payload{LSN: lsn, Time: e.GetTime()}, raw: e.GetPointer(), ticket: e.GetTicket(), uncounted: s.restricted, ready: make(chan struct{}),
+	}
 	ptr, perr := pointer.Decode(it.raw)
 	if len(ptr.Sequences) > 0 { // up to pointer.MaxLen bytes that readers do not need
 		ptr.Sequences = nil

@@ -13,6 +13,7 @@ import (
 
 	"scribe/controlplane/request"
 	"scribe/internal/cell/access"
+	"scribe/internal/role/restrict"
 	"scribe/internal/transport/principal"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -164,6 +165,43 @@ func (c *ControlPlane) newTicketKey(id uint32) *scribev1.TicketKey {
 	return k
 }
 
+// checkNewRules refuses rules that are valid, but hardly what somebody meant.
+func checkNewRules(rules []string) error {
+	var errs []error
+	for _, rule := range rules {
+		errs = append(errs, access.CheckNewRule(rule))
+	}
+	return errors.Join(errs...)
+}
+
+// checkLimits refuses rules of one record whose limits to rows and columns are too many or too long, whose reader has the rules of some roles as well. What is refused here would
+// deny where it is read, or make every process's copy of the rules large. Roles of an issuer's token, and a role that is extended later, may still add up to too many: then
+// reading is denied, and CheckAccess says why.
+func checkLimits(a *storedAccess, what string, before, after []string) error {
+	withRoles := func(rules []string) []string {
+		all := slices.Clone(rules)
+		for _, rule := range rules {
+			if access.IsRole(rule) {
+				if g, err := access.DecodeGrant(rule, a.records[access.GrantKey(rule)]); err == nil {
+					all = append(all, g.GetRules()...)
+				}
+			}
+		}
+		return all
+	}
+	category, n := access.MostLimits(withRoles(after))
+	if _, was := access.MostLimits(withRoles(before)); n > restrict.MaxLimits && n > was {
+		return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: rules: there would be %d different limits to rows and columns of category %q, the limit is %d: join conditions by OR in one rule, or revoke rules", what, n, category, restrict.MaxLimits)
+	}
+	if n = access.LimitBytesOf(after); n > access.MaxRecordLimits {
+		return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: rules: their limits to rows and columns would have %d bytes together, the limit is %d: use prefixes, or divide them among roles", what, n, access.MaxRecordLimits)
+	}
+	if more := n - access.LimitBytesOf(before); more > 0 && a.set.LimitBytes()+more > access.MaxLimitBytes {
+		return rpc.Errorf(scribev1.Reason_REASON_OVERLOADED, "%s: the limits to rows and columns of all rules have %d bytes, the limit is %d: use prefixes or roles", what, a.set.LimitBytes(), access.MaxLimitBytes)
+	}
+	return nil
+}
+
 // IssueToken implements rpc.AccessService.
 func (c *ControlPlane) IssueToken(ctx context.Context, req *scribev1.IssueTokenRequest) (*scribev1.IssueTokenResponse, error) {
 	if err := c.enterCall(); err != nil {
@@ -175,7 +213,7 @@ func (c *ControlPlane) IssueToken(ctx context.Context, req *scribev1.IssueTokenR
 	rules, err := access.ParseRules(req.GetRules(), false)
 	if n := len(req.GetRules()); n > access.MaxTokenRules {
 		v.Add("rules", "%d of them, the limit is %d", n, access.MaxTokenRules)
-	} else if err != nil {
+	} else if err = errors.Join(err, checkNewRules(req.GetRules())); err != nil {
 		v.Add("rules", "%v", err)
 	}
 	if name := req.GetPrincipal(); name != "" {
@@ -200,6 +238,9 @@ func (c *ControlPlane) IssueToken(ctx context.Context, req *scribev1.IssueTokenR
 	err = c.changeAccess(ctx, accessIssued, what, func(a *storedAccess) (accessChange, error) {
 		if n := a.set.Tokens(); n >= access.MaxTokens {
 			return accessChange{}, rpc.Errorf(scribev1.Reason_REASON_OVERLOADED, "%s: there are %d tokens, which is the limit: those that were revoked or have expired go after %v", what, n, tokenGrace)
+		}
+		if err := checkLimits(a, what, nil, rules); err != nil {
+			return accessChange{}, err
 		}
 		return accessChange{put: map[string]proto.Message{access.TokenKey(id): t}}, nil
 	})
@@ -309,7 +350,7 @@ func (c *ControlPlane) AddGrants(ctx context.Context, req *scribev1.AddGrantsReq
 	rules, err := access.ParseRules(req.GetRules(), !access.IsRole(name))
 	if n := len(req.GetRules()); n < 1 || n > access.MaxTokenRules {
 		v.Add("rules", "%d of them, want 1 to %d", n, access.MaxTokenRules)
-	} else if err != nil {
+	} else if err = errors.Join(err, checkNewRules(req.GetRules())); err != nil {
 		v.Add("rules", "%v", err)
 	}
 	if err := v.Err(what); err != nil {
@@ -331,6 +372,9 @@ func (c *ControlPlane) AddGrants(ctx context.Context, req *scribev1.AddGrantsReq
 				what, a.set.Rules(), a.set.Principals(), access.MaxRules, access.MaxPrincipals)
 		case added == 0:
 			return accessChange{}, nil
+		}
+		if err := checkLimits(a, what, before.GetRules(), after.GetRules()); err != nil {
+			return accessChange{}, err
 		}
 		return accessChange{put: map[string]proto.Message{access.GrantKey(name): after}}, nil
 	})
@@ -470,5 +514,5 @@ func (c *ControlPlane) CheckAccess(ctx context.Context, req *scribev1.CheckAcces
 		p.Issued = &principal.Issued{Roles: req.GetRoles(), Expires: now.Add(time.Hour)}
 	}
 	e := a.set.Explain(p, permission, req.GetCategory(), owner, now)
-	return &scribev1.CheckAccessResponse{Allowed: e.Allowed, Rule: e.Rule, Holder: e.Holder, Reason: e.Reason}, nil
+	return &scribev1.CheckAccessResponse{Allowed: e.Allowed, Rule: e.Rule, Holder: e.Holder, Reason: e.Reason, Limits: e.Limits}, nil
 }

@@ -2,12 +2,14 @@ package readproxy
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"sync"
 
 	"scribe/columnar"
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
+	"scribe/internal/role/restrict"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/readproxy/view"
@@ -25,8 +27,10 @@ type fetchAnswer struct {
 	rule     Rule
 	peer     bool         // a read proxy of another region asks
 	asked    *viewRequest // the view wanted; nil = none
-	items    []answerItem
-	jobs     []blockJob
+	// limited makes of payloads what the reader may see; nil = all. It comes first: nothing else of a restricted answer sees a stored payload.
+	limited *restrict.Table
+	items   []answerItem
+	jobs    []blockJob
 	// cost is the memory of the blocks and of the encoded payloads, in bytes; own is that of the encoded payloads alone.
 	cost, own int64
 	// held is the memory of the request, which stays while it waits for a quota.
@@ -68,9 +72,11 @@ type blockJob struct {
 }
 
 // newAnswer decodes the pointers of a request until the blocks that they need fill an answer. It takes at least one.
-func newAnswer(s *Server, encoding scribev1.PayloadEncoding, cat *scribev1.Category, req *scribev1.FetchRequest, wanted *viewRequest) *fetchAnswer {
+func newAnswer(
+	s *Server, encoding scribev1.PayloadEncoding, cat *scribev1.Category, req *scribev1.FetchRequest, wanted *viewRequest, limited *restrict.Table,
+) *fetchAnswer {
 	a := &fetchAnswer{
-		s: s, asked: wanted, encoding: encoding, category: req.GetCategory(), rule: s.cfg.ruleFor(req.GetCategory(), cat.GetCache()), peer: req.GetPeer(),
+		s: s, asked: wanted, limited: limited, encoding: encoding, category: req.GetCategory(), rule: s.cfg.ruleFor(req.GetCategory(), cat.GetCache()), peer: req.GetPeer(),
 	}
 	a.items = make([]answerItem, 0, len(req.GetPointers())) // never grows: jobs point into it
 	var known map[blockKey]int
@@ -117,6 +123,9 @@ func newAnswer(s *Server, encoding scribev1.PayloadEncoding, cat *scribev1.Categ
 		a.jobs[at].begin = min(a.jobs[at].begin, uint64(p.Offset))
 		a.jobs[at].end = max(a.jobs[at].end, uint64(p.Offset)+uint64(p.Length))
 		a.cost += outputBytes(encoding, &it.pointer, it.whole)
+		if limited != nil {
+			a.cost += restrictedBytes(&it.pointer)
+		}
 	}
 	return a
 }
@@ -162,14 +171,14 @@ func pointerError(i int, err error) error {
 }
 
 // buildResponse builds the response.
-func (a *fetchAnswer) buildResponse() *scribev1.FetchResponse {
+func (a *fetchAnswer) buildResponse(ctx context.Context) *scribev1.FetchResponse {
 	res := &scribev1.FetchResponse{Payloads: make([]*scribev1.Payload, 0, len(a.items))}
 	slab := make([]scribev1.Payload, len(a.items))
 	total := 0
 	for i := range a.items {
 		out := &slab[i]
-		if err := a.fillPayload(&a.items[i], out); err != nil {
-			out.Error = rpc.Info(err)
+		if err := a.fillPayload(ctx, &a.items[i], out); err != nil {
+			out.Error = rpc.Info(a.hideDamage(&a.items[i].pointer, err))
 		}
 		if total += len(out.GetData()); i > 0 && total > a.s.cfg.AnswerBytes {
 			break
@@ -201,7 +210,7 @@ func (a *fetchAnswer) asTrimmed(p *pointer.Pointer, err error) error {
 }
 
 // fillPayload sets out to the payload of an item.
-func (a *fetchAnswer) fillPayload(it *answerItem, out *scribev1.Payload) error {
+func (a *fetchAnswer) fillPayload(ctx context.Context, it *answerItem, out *scribev1.Payload) error {
 	if it.err != nil {
 		return it.err
 	}
@@ -217,19 +226,27 @@ func (a *fetchAnswer) fillPayload(it *answerItem, out *scribev1.Payload) error {
 			Bad: b.view.GetBad(), Errors: b.view.GetErrors(), View: it.view.ID, Reused: it.reused, Losses: b.view.GetLosses(),
 		}
 		out.Codec, out.Data, out.RawLength, out.Crc, out.View = b.codec, b.data, b.rawLen, b.crc, said
+		if a.limited != nil {
+			said.Exact, out.Restricted = false, b.part // the view has all rows that the reader may see, whatever its query says
+		}
 		return nil
 	}
 	j, p := &a.jobs[it.job], &it.pointer
 	if err := a.checkJob(it); err != nil {
 		return err
 	}
-	if it.whole && (a.encoding == scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW || a.encoding == blockEncoding) {
+	if it.whole && a.limited == nil && (a.encoding == scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW || a.encoding == blockEncoding) {
 		out.Codec, out.Data, out.RawLength, out.Crc = j.block.codec, j.block.data, uint64(p.BlockRawLen), j.block.crc
 		j.sent = true
 		return nil
 	}
 	var data []byte
 	err := a.withFrames(it, func(frames []byte) (err error) {
+		if a.limited != nil {
+			if frames, out.Restricted, err = a.visibleFrames(ctx, p, frames); err != nil {
+				return err
+			}
+		}
 		data, err = a.encodePayload(p, frames)
 		return err
 	})

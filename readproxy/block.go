@@ -80,6 +80,8 @@ type checkedBlock struct {
 	// For a payload in a view: its description and its uncompressed length.
 	view   *scribev1.PayloadView
 	rawLen uint64
+	// part describes what of the payload is in a view for readers that are limited to some rows and columns.
+	part *scribev1.PayloadRestriction
 }
 
 // blockOverhead is the size that the cache adds to a block's data.

@@ -44,6 +44,8 @@ type roleMetrics struct {
 
 	peerRequests, peerBytes, fallbacks prometheus.Counter
 
+	restricted, rowsHeld prometheus.Counter
+
 	viewSharedHits, viewSharedMisses                                                       prometheus.Counter
 	viewPayloads, viewHits, viewShared, viewMisses, viewBytesIn, viewBytesOut, viewSeconds prometheus.Counter
 }
@@ -113,6 +115,8 @@ func newMetrics(r prometheus.Registerer, s *Server) (*roleMetrics, error) {
 	m.viewBytesIn = set.Counter("view_input_bytes_total", "Bytes of messages made into views.")
 	m.viewBytesOut = set.Counter("view_output_bytes_total", "Bytes of views made.")
 	m.viewSeconds = set.Counter("view_seconds_total", "Time spent making views, decompression included.")
+	m.restricted = set.Counter("restricted_payloads_total", "Payloads of which only a part was made for readers that are limited to some rows and columns.")
+	m.rowsHeld = set.Counter("rows_held_back_total", "Rows of these payloads that their readers may not see.")
 	set.CounterFunc("zone_maps_written_total", "Zone maps that were written beside pointers.", func() float64 { return float64(s.zones.written.Load()) })
 	set.CounterFunc("zone_maps_dropped_total", "Zone maps dropped because too many waited to be written.", func() float64 { return float64(s.zones.dropped.Load()) })
 	set.CounterFunc("zone_maps_failed_total", "Zone maps that could not be written.", func() float64 { return float64(s.zones.failed.Load()) })

@@ -44,17 +44,17 @@ func TestARequestThatPanicsFailsNobody(t *testing.T) {
 	}
 
 	req := v.request(query, enc[0])
-	wanted, err := v.server.views.parseRequest(t.Context(), cat, req)
+	wanted, err := v.server.views.parseRequest(t.Context(), cat, req, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	broken := newAnswer(v.server, arrowIPC, cat, req, wanted)
+	broken := newAnswer(v.server, arrowIPC, cat, req, wanted, nil)
 	broken.jobs[0].p = nil
 	panics(t, func() { _ = broken.makeViews(t.Context()) })
 	answers("a view", req)
 
 	blocks := &scribev1.FetchRequest{Pointers: others, Category: "a", Encoding: raw}
-	broken = newAnswer(v.server, raw, cat, blocks, nil)
+	broken = newAnswer(v.server, raw, cat, blocks, nil, nil)
 	if len(broken.jobs) < 2 {
 		t.Fatalf("%d blocks: the test does not test", len(broken.jobs))
 	}

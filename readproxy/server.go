@@ -18,6 +18,7 @@ import (
 	"scribe/internal/format/record"
 	"scribe/internal/role/budget"
 	"scribe/internal/role/quota"
+	"scribe/internal/role/restrict"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/readproxy/memcached"
@@ -39,6 +40,8 @@ type Server struct {
 	tails   *tailReads
 	pushes  *budget.Budget // pushes that are being read
 	quotas  *quota.Registry
+	// tables are what readers have who are limited to some rows and columns.
+	tables *restrict.Cache
 	// peekers are decoders that read the beginnings of blocks.
 	peekers sync.Pool
 
@@ -84,6 +87,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		fetchBytes: semaphore.NewWeighted(cfg.FetchBytes),
 		peerSlots:  semaphore.NewWeighted(int64(cfg.Fetches)),
 	}
+	s.tables = restrict.NewCache(s.log)
 	s.peekers.New = newPeeker
 	s.running, s.stop = context.WithCancel(context.Background())
 	s.fetches.running = make(map[blockKey]*blockFetch)
@@ -185,13 +189,18 @@ func (s *Server) serveFetch(ctx context.Context, req *scribev1.FetchRequest) (*s
 	if err != nil {
 		return nil, err
 	}
+	limited, err := s.limitsOf(ctx, encoding, cat, req)
+	if err != nil {
+		return nil, err
+	}
 	var wanted *viewRequest
 	if encoding == scribev1.PayloadEncoding_PAYLOAD_ENCODING_ARROW && req.GetView() != nil {
-		if wanted, err = s.views.parseRequest(ctx, cat, req); err != nil {
+		if wanted, err = s.views.parseRequest(ctx, cat, req, limited); err != nil {
 			return nil, err
 		}
 	}
-	a := newAnswer(s, encoding, cat, req, wanted)
+	table := limited.tableFor(wanted)
+	a := newAnswer(s, encoding, cat, req, wanted, table)
 	a.held = requestMemory(req)
 	a.noteTailRead(req.GetSole())
 	if err := s.limitAnswer(ctx, cat, a, req.GetAcceptsSamples()); err != nil {
@@ -210,7 +219,7 @@ func (s *Server) serveFetch(ctx context.Context, req *scribev1.FetchRequest) (*s
 	if err != nil {
 		return nil, err
 	}
-	res := a.buildResponse()
+	res := a.buildResponse(ctx)
 	a.countTraffic(cat, res)
 	s.gate.releaseWhenSent(ctx, a, leave)
 	return res, nil

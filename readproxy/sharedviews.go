@@ -92,7 +92,7 @@ func decodeView(body []byte, crc uint32) (*checkedBlock, error) {
 // viewsFromShared ends the builds of items whose views are in memcached, and returns the other items.
 func (a *fetchAnswer) viewsFromShared(items []*answerItem) (rest []*answerItem) {
 	s, now := a.s, a.s.deps.Now()
-	if s.shared == nil || a.rule.Shared == KeepNever {
+	if s.shared == nil || a.rule.Shared == KeepNever || a.limited != nil { // what a reader may see stays in this process
 		return items
 	}
 	found := make([]*checkedBlock, len(items))
@@ -176,7 +176,7 @@ func (a *fetchAnswer) sharedViewKey(it *answerItem) string {
 // shareView queues a view for memcached, unless it is from there.
 func (a *fetchAnswer) shareView(it *answerItem, b *checkedBlock) {
 	s, now := a.s, a.s.deps.Now()
-	if s.shared == nil || b.shared || it.pointer.Codec.IsEncrypted() || !a.rule.isRecent(&it.pointer, now) || len(b.data) > s.cfg.Memcached.ValueBytes {
+	if s.shared == nil || a.limited != nil || b.shared || it.pointer.Codec.IsEncrypted() || !a.rule.isRecent(&it.pointer, now) || len(b.data) > s.cfg.Memcached.ValueBytes {
 		return
 	}
 	head, body, err := encodeView(b)

@@ -193,13 +193,15 @@ func (a *fetchAnswer) makeView(ctx context.Context, it *answerItem) (b *checkedB
 		if ctx.Err() != nil {
 			return errAbandoned
 		}
-		if a.s.views.growing.Contains(a.asked.plan.ID) { // found in the meantime
+		if a.limited == nil && a.s.views.growing.Contains(a.asked.plan.ID) { // found in the meantime
 			return errGrows()
 		}
 		b, err = a.transcodeView(it, frames)
 		it.view.Stats.CPU.Add(int64(time.Since(begin)))
 		a.s.metrics.viewSeconds.Add(time.Since(begin).Seconds())
 		switch p := &it.pointer; {
+		case err != nil && a.limited != nil:
+			return a.limitError(p, err)
 		case errors.Is(err, vector.ErrTooLarge):
 			a.findGrowingQuery(it, frames)
 			return rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s takes too much memory as a view, fetch it RAW: %w", describePayload(p), err)
@@ -215,6 +217,9 @@ func (a *fetchAnswer) makeView(ctx context.Context, it *answerItem) (b *checkedB
 
 // transcodeView transcodes a payload's frames into the block of a view.
 func (a *fetchAnswer) transcodeView(it *answerItem, frames []byte) (*checkedBlock, error) {
+	if a.limited != nil {
+		return a.restrictedView(it, frames)
+	}
 	rows, losses, err := splitLosses(frames)
 	if err != nil {
 		return nil, err
@@ -245,20 +250,25 @@ func (a *fetchAnswer) transcodeView(it *answerItem, frames []byte) (*checkedBloc
 	if zones != nil {
 		a.s.zones.addMap(it.position, it.encoded, zones.Map())
 	}
-	st := &it.view.Stats
-	st.Payloads.Add(1)
-	st.BytesIn.Add(uint64(len(frames)))
-	st.BytesOut.Add(uint64(len(data)))
-	st.RowsIn.Add(uint64(stats.Rows))  //nolint:gosec // a count
-	st.RowsOut.Add(uint64(stats.Kept)) //nolint:gosec // a count
-	a.s.metrics.viewPayloads.Inc()
-	a.s.metrics.viewBytesIn.Add(float64(len(frames)))
-	a.s.metrics.viewBytesOut.Add(float64(len(data)))
+	a.countView(it, len(frames), len(data), stats.Rows, stats.Kept)
 	said := &scribev1.PayloadView{
 		Rows: uint64(stats.Rows), Kept: uint64(stats.Kept), Rejected: uint64(stats.Rejected), Bad: uint64(stats.BadRows), //nolint:gosec // counts
 		Errors: uint64(stats.Errors), View: it.view.ID, Losses: losses, //nolint:gosec // a count
 	}
 	return newViewBlock(data, a.asked.codec, said), nil
+}
+
+// countView counts a payload that was made into a view.
+func (a *fetchAnswer) countView(it *answerItem, in, out int, rows, kept int64) {
+	st := &it.view.Stats
+	st.Payloads.Add(1)
+	st.BytesIn.Add(uint64(in))   //nolint:gosec // a length
+	st.BytesOut.Add(uint64(out)) //nolint:gosec // a length
+	st.RowsIn.Add(uint64(rows))  //nolint:gosec // a count
+	st.RowsOut.Add(uint64(kept)) //nolint:gosec // a count
+	a.s.metrics.viewPayloads.Inc()
+	a.s.metrics.viewBytesIn.Add(float64(in))
+	a.s.metrics.viewBytesOut.Add(float64(out))
 }
 
 // roomOf estimates the length of a batch's IPC stream.
@@ -309,7 +319,7 @@ func splitLosses(frames []byte) (rows []byte, losses []*scribev1.LossFrame, err 
 		switch {
 		case err != nil:
 			return nil, nil, err
-		case isLoss(f):
+		case loss.IsReport(&f):
 			if losses == nil {
 				rows = bytes.Clone(frames[:end])
 			}
@@ -324,22 +334,6 @@ func splitLosses(frames []byte) (rows []byte, losses []*scribev1.LossFrame, err 
 		return frames, nil, nil
 	}
 	return rows, losses, nil
-}
-
-// isLoss reports whether a frame is a loss report.
-func isLoss(f record.Frame) bool {
-	if f.Count != 1 || f.Encoding != record.EncodingMessages {
-		return false
-	}
-	var (
-		d record.Decoder
-		r record.Record
-	)
-	if _, err := d.Reset(f.Bytes); err != nil || !d.Next(&r) {
-		return false // damage is reported when the frame is read as rows
-	}
-	_, is := loss.Parse(r.Payload, r.Attributes)
-	return is
 }
 
 // shiftIndex corrects the indexes of messages to those in the payload, which include the removed loss reports.

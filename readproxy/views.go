@@ -20,6 +20,7 @@ import (
 	"scribe/columnar/transcode"
 	"scribe/columnar/vector"
 	"scribe/internal/role/queryplan"
+	"scribe/internal/role/restrict"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/readproxy/view"
@@ -75,6 +76,8 @@ type viewRequest struct {
 	need  *view.Need
 	key   view.Key
 	codec uint32
+	// limited is what the reader has in place of the category; nil = all of it.
+	limited *restrict.Table
 }
 
 // Codecs of views: the values of Payload.codec.
@@ -85,7 +88,7 @@ const (
 )
 
 // parseRequest checks the view of a request. cat is this server's copy of the category; the client may know a newer schema.
-func (v *viewServer) parseRequest(ctx context.Context, cat *scribev1.Category, req *scribev1.FetchRequest) (*viewRequest, error) {
+func (v *viewServer) parseRequest(ctx context.Context, cat *scribev1.Category, req *scribev1.FetchRequest, limits *readerLimits) (*viewRequest, error) {
 	q := req.GetView().GetQuery()
 	a := &viewRequest{codec: max(req.GetView().GetCodec(), codecPlain)}
 	var errs []error
@@ -102,21 +105,35 @@ func (v *viewServer) parseRequest(ctx context.Context, cat *scribev1.Category, r
 		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "fetch a view: %w", err)
 	}
 	var err error
-	a.plan, err = v.plans.Bind(cat, q)
+	bind := func() (err error) {
+		if limits == nil {
+			a.plan, err = v.plans.Bind(cat, q)
+			return err
+		}
+		if a.limited, cat, err = v.s.tableOf(ctx, cat, limits.restriction); err != nil {
+			return err
+		}
+		a.plan, err = v.plans.BindSchema(cat, a.limited.Schema(), q)
+		return err
+	}
+	err = bind()
 	if errors.Is(err, queryplan.ErrVersion) {
 		if cat, err = v.s.deps.Categories.Resolve(ctx, req.GetCategory()); err != nil {
 			return nil, err
 		}
-		a.plan, err = v.plans.Bind(cat, q)
+		err = bind()
 	}
 	if err != nil {
 		return nil, err
 	}
-	if v.growing.Contains(a.plan.ID) {
+	if limits == nil && v.growing.Contains(a.plan.ID) {
 		return nil, errGrows()
 	}
 	a.key = view.Key{Category: cat.GetId(), Version: q.GetSchemaVersion()}
-	a.need = v.needOf(a.plan)
+	if limits != nil {
+		a.key.Limits = limits.restriction.Digest()
+	}
+	a.need = v.needOf(a.plan, limits == nil)
 	return a, nil
 }
 
@@ -149,8 +166,9 @@ func (a *fetchAnswer) findGrowingQuery(it *answerItem, frames []byte) {
 	a.s.log.Debug("query whose predicate takes too much memory", "category", a.category, "text", a.asked.plan.Text)
 }
 
-// needOf returns what a plan needs of a payload. Columns that only readers know are computed there from _index.
-func (v *viewServer) needOf(p *queryplan.Plan) *view.Need {
+// needOf returns what a plan needs of a payload. Columns that only readers know are computed there from _index. Of readers that are limited to some rows and columns no
+// predicate is applied here, since what it does to other rows could be told from outside; their plans are over schemas of their own.
+func (v *viewServer) needOf(p *queryplan.Plan, pushes bool) *view.Need {
 	if n, ok := v.needs.Get(p); ok {
 		return n
 	}
@@ -160,7 +178,10 @@ func (v *viewServer) needOf(p *queryplan.Plan) *view.Need {
 			columns = append(columns, c.Name)
 		}
 	}
-	n := view.NewNeed(columns, p.Pushdown(), p.EarlyStop)
+	n := view.NewNeed(columns, nil, false)
+	if pushes {
+		n = view.NewNeed(columns, p.Pushdown(), p.EarlyStop)
+	}
 	v.needs.Add(p, n)
 	return n
 }

@@ -394,11 +394,11 @@ func TestAViewThatWasMadeMeanwhile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wanted, err := v.server.views.parseRequest(t.Context(), cat, req)
+	wanted, err := v.server.views.parseRequest(t.Context(), cat, req, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	late := newAnswer(v.server, encoding, cat, req, wanted)
+	late := newAnswer(v.server, encoding, cat, req, wanted, nil)
 	v.ask(t, "SELECT status FROM a", enc[0])
 	if err := late.makeViews(t.Context()); err != nil || late.items[0].err != nil {
 		t.Fatal(err, late.items[0].err)

@@ -58,9 +58,11 @@ func (g *Server) openQuery(ctx context.Context, req *Request) (rowSource, error)
 		columns.WithMaxMemory(req.Memory), consumer.WithName("sqlserver"), consumer.WithLogger(g.log), consumer.WithRetryTimeout(unavailableTimeout),
 		consumer.WithRandom(g.deps.Random),
 	}
-	if t := g.deps.Transport; t != nil {
-		opts = append(opts, consumer.WithHTTPClient(t.HTTPClient()))
+	client, err := g.clientOptions(req.limits)
+	if err != nil {
+		return nil, err
 	}
+	opts = append(opts, client...)
 	if req.Limit >= 0 {
 		opts = append(opts, columns.WithRowLimit(req.Limit))
 	}
@@ -157,7 +159,11 @@ func (g *Server) listTables(ctx context.Context) []tableInfo {
 	for c := range g.deps.Categories.All() {
 		if g.sees(ctx, c) {
 			tables = append(tables, tableInfo{c.GetName(), func() (*arrow.Schema, error) {
-				h, err := schema.ParseHistory(c.GetSchema())
+				seen := c
+				if g.deps.Rights != nil {
+					seen = g.deps.Rights.SeenAs(ctx, c)
+				}
+				h, err := schema.ParseHistory(seen.GetSchema())
 				if err != nil {
 					return nil, fmt.Errorf("read the schema of category %q: %w", c.GetName(), err)
 				}
@@ -193,6 +199,8 @@ func clientError(err error) error {
 		return &Error{Kind: KindLimit, Message: message, Hint: e.Hint}
 	}
 	switch {
+	case isDenial(err): // of who is limited to rows and columns that can't be told
+		return denialError(err)
 	case errors.Is(err, aggregate.ErrLimit):
 		return &Error{Kind: KindLimit, Message: message, Hint: "group or sort less, or narrow the range of time"}
 	case errors.Is(err, consumer.ErrCheckpoint):

@@ -11,6 +11,7 @@ import (
 	"scribe/internal/base/config"
 	"scribe/internal/base/entropy"
 	"scribe/internal/cell/access"
+	"scribe/internal/role/restrict"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -53,13 +54,14 @@ func (c *Config) Validate() error {
 
 // Rights says what callers may do. Their principals are in the contexts of requests. *enforce.Enforcer has it.
 type Rights interface {
-	// Allow returns an error unless the caller may do something to a category, Sees reports whether it may know of one.
-	Allow(ctx context.Context, what access.Permission, category string) error
+	// Sees reports whether the caller may know of a category, SeenAs is what it may know of it.
 	Sees(ctx context.Context, c *scribev1.Category) bool
+	SeenAs(ctx context.Context, c *scribev1.Category) *scribev1.Category
 	// AllowAny returns an error unless the caller may do something to some category.
 	AllowAny(ctx context.Context, what access.Permission, act string) error
-	// WatchRights returns a context that ends when the caller may no longer do something to a category.
-	WatchRights(ctx context.Context, what access.Permission, category string) (context.Context, context.CancelFunc)
+	// BeginRead returns an error unless the caller may read or query a category, and to which rows and columns it is limited, nil for none. The context ends when either
+	// changes; cancel releases it.
+	BeginRead(ctx context.Context, what access.Permission, category string) (watched context.Context, limited *restrict.Restriction, cancel context.CancelFunc, err error)
 }
 
 // Deps are a server's dependencies. They outlive it.

@@ -39,7 +39,7 @@ type timedWriter struct {
 func newTimedWriter(ctx context.Context, w http.ResponseWriter, timeout time.Duration) *timedWriter {
 	p := &timedWriter{w: w, control: http.NewResponseController(w), timeout: timeout}
 	p.unwatch = context.AfterFunc(ctx, func() {
-		if cause := context.Cause(ctx); errors.Is(cause, errClosing) || isDenial(cause) {
+		if cause := context.Cause(ctx); errors.Is(cause, errClosing) || isDenial(cause) || hasChanged(cause) {
 			p.endSoon()
 		}
 	})

@@ -133,6 +133,8 @@ func (q *runningQuery) endReason() error {
 	switch cause := context.Cause(q.ctx); {
 	case isDenial(cause):
 		return denialError(cause)
+	case hasChanged(cause):
+		return changedError()
 	case errors.Is(cause, errTimeout) && q.req.Follow && q.source != nil:
 		return io.EOF
 	case errors.Is(cause, errTimeout):

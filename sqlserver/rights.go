@@ -36,10 +36,11 @@ func (q *runningQuery) checkRights() error {
 		}
 		return nil
 	}
-	if err := rights.Allow(q.ctx, access.Query, parsed.From.Category); err != nil {
+	watched, limits, unwatch, err := rights.BeginRead(q.ctx, access.Query, parsed.From.Category)
+	if err != nil {
 		return denialError(err)
 	}
-	q.ctx, q.unwatch = rights.WatchRights(q.ctx, access.Query, parsed.From.Category)
+	q.ctx, q.unwatch, q.req.limits = watched, unwatch, limits
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"scribe/internal/cell/access"
+	"scribe/internal/role/restrict"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -19,16 +20,23 @@ import (
 // onlyOne lets everybody query one category. Its word can be taken back.
 type onlyOne struct {
 	category string
+	limits   *restrict.Restriction
 	ended    context.CancelCauseFunc
 }
 
 var errDenied = rpc.Errorf(scribev1.Reason_REASON_DENIED, "client %q may not do that", "x")
 
-func (o *onlyOne) Allow(_ context.Context, what access.Permission, category string) error {
-	if what == access.Query && category == o.category {
-		return nil
+func (o *onlyOne) BeginRead(ctx context.Context, what access.Permission, category string) (context.Context, *restrict.Restriction, context.CancelFunc, error) {
+	if what != access.Query || category != o.category {
+		return nil, nil, nil, errDenied
 	}
-	return errDenied
+	return o.watch(ctx)
+}
+
+// watch is the context of who may.
+func (o *onlyOne) watch(ctx context.Context) (context.Context, *restrict.Restriction, context.CancelFunc, error) {
+	ctx, o.ended = context.WithCancelCause(ctx)
+	return ctx, o.limits, func() { o.ended(nil) }, nil
 }
 
 func (o *onlyOne) Sees(_ context.Context, c *scribev1.Category) bool {
@@ -42,10 +50,7 @@ func (o *onlyOne) AllowAny(context.Context, access.Permission, string) error {
 	return nil
 }
 
-func (o *onlyOne) WatchRights(ctx context.Context, _ access.Permission, _ string) (context.Context, context.CancelFunc) {
-	ctx, o.ended = context.WithCancelCause(ctx)
-	return ctx, func() { o.ended(nil) }
-}
+func (*onlyOne) SeenAs(_ context.Context, c *scribev1.Category) *scribev1.Category { return c }
 
 // twoCategories are the categories of a cell.
 type twoCategories struct{}
@@ -91,13 +96,25 @@ func TestRights(t *testing.T) {
 		t.Error(err)
 	}
 	q := &runningQuery{g: s.Server, ctx: t.Context(), req: &Request{SQL: "SELECT * FROM access"}}
-	if err := q.checkRights(); err != nil {
-		t.Fatal(err)
+	rights.limits = restrict.Nothing()
+	if err := q.checkRights(); err != nil || q.req.limits != rights.limits {
+		t.Fatalf("limited by %v, %v", q.req.limits, err)
 	}
 	rights.ended(errDenied)
 	<-q.ctx.Done()
 	if e := errorOf(q.endReason()); e.Kind != KindDenied {
 		t.Errorf("a query whose right has ended: %v", e)
+	}
+	q.unwatch()
+	// Other limits end it as well: whoever asks again gets those.
+	q = &runningQuery{g: s.Server, ctx: t.Context(), req: &Request{SQL: "SELECT * FROM access"}}
+	if err := q.checkRights(); err != nil {
+		t.Fatal(err)
+	}
+	rights.ended(rpc.Errorf(scribev1.Reason_REASON_TICKET_EXPIRED, "other limits"))
+	<-q.ctx.Done()
+	if e := errorOf(q.endReason()); e.Kind != KindUnavailable || !strings.Contains(e.Message, "ask again") {
+		t.Errorf("a query whose limits have changed: %v", e)
 	}
 	q.unwatch()
 	rights.category = ""

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"scribe/consumer"
+	"scribe/internal/role/restrict"
 )
 
 // Request is a query with its settings.
@@ -32,6 +33,8 @@ type Request struct {
 	Limit int64
 	// Timeout bounds the query's time, if it is lower than the server's bound; 0 = the server's bound.
 	Timeout time.Duration
+	// limits are the rows and columns to which the caller is limited; nil = all.
+	limits *restrict.Restriction
 	// Memory bounds the query's memory in bytes. A single payload is read even if it is larger.
 	Memory int64
 }

@@ -47,9 +47,11 @@ func (g *Server) openTail(req *tailRequest, pause func()) (messageSource, error)
 		consumer.WithHeartbeat(max(min(g.cfg.Heartbeat, consumer.DefaultHeartbeat), 50*time.Millisecond)),
 		consumer.WithName("tail over HTTP"), consumer.WithLogger(g.log), consumer.WithRetryTimeout(unavailableTimeout), consumer.WithRandom(g.deps.Random),
 	}
-	if t := g.deps.Transport; t != nil {
-		opts = append(opts, consumer.WithHTTPClient(t.HTTPClient()))
+	client, err := g.clientOptions(req.limits)
+	if err != nil {
+		return nil, err
 	}
+	opts = append(opts, client...)
 	if req.untilEnd {
 		opts = append(opts, consumer.WithUntilEnd())
 	}
@@ -141,12 +143,12 @@ func (t *runningTail) runTail(ctx context.Context) error {
 	}
 	defer g.releaseTail(t)
 	if rights := g.deps.Rights; rights != nil {
-		if err := rights.Allow(t.ctx, access.Read, t.req.category); err != nil {
+		watched, limits, unwatch, err := rights.BeginRead(t.ctx, access.Read, t.req.category)
+		if err != nil {
 			return denialError(err)
 		}
-		watched, unwatch := rights.WatchRights(t.ctx, access.Read, t.req.category)
 		defer unwatch()
-		t.ctx = watched
+		t.ctx, t.req.limits = watched, limits
 	}
 	var err error
 	if t.source, err = g.tail(t.req, t.flushOnPause); err != nil {
@@ -356,6 +358,8 @@ func (t *runningTail) endReason(err error) error {
 		switch {
 		case isDenial(cause):
 			return denialError(cause)
+		case hasChanged(cause):
+			return changedError()
 		case errors.Is(cause, errClosing):
 			return &Error{Kind: KindUnavailable, Message: errClosing.Error(), RetryAfter: time.Second}
 		case t.failed != nil:

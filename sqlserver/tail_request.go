@@ -14,6 +14,7 @@ import (
 	"scribe/consumer"
 	"scribe/internal/base/units"
 	"scribe/internal/format/record"
+	"scribe/internal/role/restrict"
 )
 
 // tailRequest is a parsed request for a tail.
@@ -25,6 +26,8 @@ type tailRequest struct {
 	limit    int64 // 0 = none
 	untilEnd bool
 	events   bool // server-sent events, else JSON lines
+	// limits are the rows and columns to which the caller is limited; nil = all.
+	limits *restrict.Restriction
 }
 
 // tailParameters are the valid names in the URL or the body of a tail.

@@ -21,6 +21,7 @@ import (
 	"scribe/consumer"
 	"scribe/internal/cell/access"
 	"scribe/internal/format/record"
+	"scribe/internal/role/restrict"
 )
 
 // messages is a category that has some messages, then waits for what a test sends, until its context ends.
@@ -177,11 +178,11 @@ func TestTailLife(t *testing.T) {
 // readsOne lets everybody read one category. Its word can be taken back.
 type readsOne struct{ onlyOne }
 
-func (o *readsOne) Allow(_ context.Context, what access.Permission, category string) error {
-	if what == access.Read && category == o.category {
-		return nil
+func (o *readsOne) BeginRead(ctx context.Context, what access.Permission, category string) (context.Context, *restrict.Restriction, context.CancelFunc, error) {
+	if what != access.Read || category != o.category {
+		return nil, nil, nil, errDenied
 	}
-	return errDenied
+	return o.watch(ctx)
 }
 
 // TestTailLosesItsRight: a tail ends when its caller may not read the category any more, and says so.

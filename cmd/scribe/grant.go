@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
@@ -17,12 +18,13 @@ func newGrant() *cobra.Command {
 		Use:   "grant PRINCIPAL RULE...",
 		Short: "Give rules to a principal or role",
 		Long: `Give rules to a principal: the name that a token or a client certificate proves. A role, role:NAME, has rules like a principal; whoever is
-granted "role:NAME" has them. See "scribe token --help" for rules.
+granted "role:NAME" has them. See "scribe token --help" for rules, also for those that are limited to some rows and columns.
 
 The first grant or token closes the cell: from then on, only what a rule allows is allowed. So somebody must have all:* first.`,
 		Example: `  scribe grant alice 'read:web.*' query:web.access
   scribe grant role:web 'write,read:web.*' 'group:owner=web'
-  scribe grant bob role:web`,
+  scribe grant bob role:web
+  scribe grant role:eu "read,query:payments where region = 'eu' mask card"`,
 		Args: cobra.MinimumNArgs(2),
 	}
 	server := serverFlag(cmd)
@@ -31,7 +33,7 @@ The first grant or token closes the cell: from then on, only what a rule allows 
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(cmd.ErrOrStderr(), "%s has %s\n", args[0], strings.Join(res.GetGrant().GetRules(), " "))
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s has %s\n", args[0], joinRules(res.GetGrant().GetRules()))
 		return nil
 	}
 	return cmd
@@ -60,7 +62,7 @@ more. With --all it loses all rules, also if their record is damaged. Tokens are
 		if err != nil {
 			return err
 		}
-		left := strings.Join(res.GetGrant().GetRules(), " ")
+		left := joinRules(res.GetGrant().GetRules())
 		if left == "" {
 			left = "no rules"
 		}
@@ -68,6 +70,16 @@ more. With --all it loses all rules, also if their record is damaged. Tokens are
 		return nil
 	}
 	return cmd
+}
+
+// joinRules is rules for people. Those that are limited to rows and columns have blanks of their own.
+func joinRules(rules []string) string {
+	for _, r := range rules {
+		if strings.Contains(r, " ") {
+			return strings.Join(rules, "; ")
+		}
+	}
+	return strings.Join(rules, " ")
 }
 
 // grantLine is what a principal or role has, in JSON.
@@ -112,7 +124,7 @@ func newGrants() *cobra.Command {
 		}
 		w := newTable(cmd.OutOrStdout(), "PRINCIPAL\tRULES")
 		for _, l := range lines {
-			rules := strings.Join(l.Rules, " ")
+			rules := joinRules(l.Rules)
 			if l.Damaged {
 				rules = "(damaged: no rights)"
 			}
@@ -138,7 +150,7 @@ func newAccessCheck() *cobra.Command {
 		Use:   "check",
 		Short: "Say whether a principal may do something, and which rule decides",
 		Long: `Say whether a principal or token may do something to a category, which need not exist, or without --on to the cell as a whole. The rule that
-decides is printed, and whose it is. The exit code is 0 if it is allowed, and 4 if it is denied.
+decides is printed, and whose it is, and to which rows and columns reading is limited. The exit code is 0 if it is allowed, and 4 if it is denied.
 
 --token-file asks about the text of a token, of the cell or of an issuer (--oidc-issuer): whom it names, with which roles and until when, or why it proves nothing to the
 process that is asked. --role adds roles that an issuer's token would give.`,
@@ -187,12 +199,30 @@ process that is asked. --role adds roles that an issuer's token would give.`,
 		} else {
 			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", verdict, res.GetReason())
 		}
+		printLimits(cmd.OutOrStdout(), res)
 		if !res.GetAllowed() {
 			return &codedError{code: exitDenied, err: errors.New("")}
 		}
 		return nil
 	}
 	return cmd
+}
+
+// printLimits says to which rows and columns somebody is limited.
+func printLimits(w io.Writer, res *scribev1.CheckAccessResponse) {
+	switch limits := res.GetLimits(); len(limits) {
+	case 0:
+		return
+	case 1:
+		fmt.Fprintf(w, "limited: %s\n", limits[0])
+	default:
+		for _, l := range limits {
+			fmt.Fprintf(w, "limited to what one of them shows: %s\n", l)
+		}
+	}
+	if why := res.GetInapplicable(); why != "" {
+		fmt.Fprintf(w, "nothing can be read now: %s\n", why)
+	}
 }
 
 // readTokenText reads the text of a token from a file, or from standard input.

@@ -50,9 +50,18 @@ So the first one must be an administrator's, with --can 'all:*'.
 A rule is PERMISSION[,PERMISSION...]:PATTERN. Permissions are write, read, query, group, manage, operate (the cell as a whole: tokens, grants,
 nodes, metrics), monitor (metrics, health and traffic of the cell) and all. A pattern is the name of a category, the beginning of names and a star (web.*), or owner=OWNER.
 
+Rules for read and query can be limited to some rows and columns (docs/security.md):
+
+  read,query:payments where region = 'eu' mask card
+  PERMISSIONS:PATTERN [where CONDITION] [hide COLUMN, ...] [mask COLUMN, ...] [show COLUMN, ...]
+
+A condition is one of SQL, over the columns of the category. A hidden column does not exist for the reader, a masked one is null. With either, _key and _attr are null as
+well unless "show" names them. Of several rules of one principal each shows what it shows; one without a limit shows all. In a shell, put a rule with quotes into double quotes.
+
 Clients send the token in SCRIBE_TOKEN, or in the file that SCRIBE_TOKEN_FILE names, which may be replaced while they run; curl with the header "Authorization: Bearer TOKEN".`,
 		Example: `  scribe token issue --can 'all:*' --name admin
   scribe token issue --can 'write:web.*' --ttl 30d --name web-frontends
+  scribe token issue --can "read,query:payments where region = 'eu' mask card" --name eu-analysts
   SCRIBE_TOKEN=scribe_... scribe produce web.access access.log
   scribe token list
   scribe token revoke k2v7qjx4m3ap`,
@@ -76,7 +85,7 @@ With --can the token may do what these rules say, and nothing else. Without, it 
 		Args: cobra.NoArgs,
 	}
 	server := serverFlag(cmd)
-	cmd.Flags().StringArrayVar(&rules, "can", nil, "a rule, for example write:web.*; give several with several flags")
+	cmd.Flags().StringArrayVar(&rules, "can", nil, "a rule, for example write:web.* or \"read:payments where region = 'eu' mask card\"; give several with several flags")
 	cmd.Flags().StringVar(&name, "name", "", "principal that the token proves, for grants, lists and logs (default: the token's id)")
 	cmd.Flags().Var(&ttl, "ttl", "how long the token is valid, for example 30d (default: until it is revoked)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -168,7 +177,7 @@ func newTokenList() *cobra.Command {
 		}
 		w := newTable(cmd.OutOrStdout(), "ID\tPRINCIPAL\tSTATE\tEXPIRES\tRULES")
 		for _, l := range lines {
-			expires, rules := "never", strings.Join(l.Rules, " ")
+			expires, rules := "never", joinRules(l.Rules)
 			if l.ExpiresAt != nil {
 				expires = l.ExpiresAt.Format(time.RFC3339)
 			}

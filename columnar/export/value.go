@@ -76,6 +76,10 @@ func jsonValue(a arrow.Array) valueAppender {
 	}
 }
 
+// JSONValues returns a function that appends the values of an array as JSON, including null, as JSON lines have them. One goroutine at a time
+// calls it.
+func JSONValues(a arrow.Array) func(dst []byte, row int) []byte { return jsonValue(a) }
+
 // isNull reports whether a value is null. It also looks into a dictionary, which may contain a null.
 func isNull(a arrow.Array, i int) bool {
 	if a.IsNull(i) {

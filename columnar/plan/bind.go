@@ -17,6 +17,7 @@ type queryBinder struct {
 	columns    []schema.Column
 	byName     map[string]int
 	now        int64 // Unix microseconds
+	timeless   bool
 	errorf     func(pos int, hint, format string, args ...any) *sql.Error
 	qualifiers [][]string // allowed before a column's name
 	aliases    []sql.Item // the SELECT list, for hints
@@ -45,7 +46,7 @@ func newBinder(s *schema.Schema, o Options, errorf func(int, string, string, ...
 		now = time.Now()
 	}
 	b := &queryBinder{
-		schema: s, columns: s.Columns(), byName: map[string]int{}, now: now.UnixMicro(), errorf: errorf,
+		schema: s, columns: s.Columns(), byName: map[string]int{}, now: now.UnixMicro(), timeless: o.Timeless, errorf: errorf,
 		aggregateAt: map[string]int{}, keys: map[int]int{}, named: map[string]int{}, formAt: map[expr.Expr]int{}, forms: map[string]int{},
 		grouped: map[*expr.Column]bool{}, positions: map[*expr.Column]int{},
 	}

@@ -14,6 +14,7 @@ import (
 
 // bindNow binds the instant or day at which the query began.
 func bindNow(b *queryBinder, c *functionCall) typedOperand {
+	b.failIf(b.timeless, c.At, "Name a point in time.", "%s depends on the time of the query, which this condition may not", c.Func)
 	if c.Func == "current_date" {
 		days, _ := value.Split(arrow.Timestamp(b.now))
 		return typedOperand{e: literal(&typeDate, arrow.Date32(days))} //nolint:gosec // microseconds of 64 bits are 29 bits of days

@@ -17,6 +17,8 @@ const MaxNodes = 50_000
 type Options struct {
 	// Now is the value of now(), in microseconds. Zero means the time of the call.
 	Now time.Time
+	// Timeless makes now(), and whatever else depends on the time of the query, an error, also where it would be folded into a constant.
+	Timeless bool
 }
 
 // Plan is a query over one version of a schema. It is immutable and may be shared.

@@ -105,6 +105,14 @@ func (h *History) Marshal() string {
 	return string(marshalJSON(d))
 }
 
+// HistoryOf returns a history of one version alone, under its number.
+func HistoryOf(s *Schema) *History {
+	if s.Version == 0 {
+		return &History{next: 1}
+	}
+	return &History{next: s.Version + 1, versions: []*Schema{s}}
+}
+
 // Infer reports whether the next schema is to be inferred from the category's messages, because there is none or all were
 // removed.
 func (h *History) Infer() bool { return h.infer && len(h.versions) == 0 }

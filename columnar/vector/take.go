@@ -26,6 +26,18 @@ func TakeRows(batch arrow.RecordBatch, places []int32) arrow.RecordBatch {
 	return out
 }
 
+// MaskRows returns an array whose rows that are not selected are null, in newly allocated memory that has no byte of them. The caller releases it.
+// An array of dictionary codes keeps its dictionary, and so the bytes: it must not be masked.
+func MaskRows(a arrow.Array, shown *Selection) arrow.Array {
+	places := make([]int32, a.Len())
+	for i := range places {
+		if places[i] = -1; shown.Has(i) {
+			places[i] = int32(i)
+		}
+	}
+	return takeArray(a, places, nil)
+}
+
 // ConcatBatches returns the rows of batches of one schema as one batch. The caller releases it.
 func ConcatBatches(batches []arrow.RecordBatch) (arrow.RecordBatch, error) {
 	rows := int64(0)

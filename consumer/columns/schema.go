@@ -72,7 +72,7 @@ func EnsureSchema(ctx context.Context, c *consumer.Consumer, categories consumer
 		// Another caller was first, or this one was and its answer was lost: the current category tells.
 		if reason := rpc.ReasonOf(err); reason == scribev1.Reason_REASON_CONFLICT || reason == scribev1.Reason_REASON_UNKNOWN_OUTCOME {
 			var now *scribev1.GetCategoryResponse
-			if now, err = categories.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: name}); err == nil {
+			if now, err = categories.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: name, ForReading: true}); err == nil {
 				category = now.GetCategory()
 				continue
 			}

@@ -32,10 +32,11 @@ func (c *Config) Validate() error {
 	return config.Check("view", c, nil).Err()
 }
 
-// Key names a version of a category's schema.
+// Key names a version of a category's schema, and to which rows and columns its readers are limited: views of different limits have different bytes.
 type Key struct {
 	Category uint32
 	Version  uint32
+	Limits   [16]byte
 }
 
 // View is a shape with a number and its figures, which the view's maker and server count.

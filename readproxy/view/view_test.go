@@ -160,7 +160,7 @@ func TestEveryQueryIsServed(t *testing.T) {
 		for range 60 {
 			now = now.Add(time.Duration(rapid.IntRange(0, 20_000).Draw(rt, "ms")) * time.Millisecond)
 			i := rapid.IntRange(0, len(needs)-1).Draw(rt, "query")
-			k := Key{7, uint32(rapid.IntRange(1, 2).Draw(rt, "version"))}
+			k := Key{Category: 7, Version: uint32(rapid.IntRange(1, 2).Draw(rt, "version"))}
 			v, others := tab.ChooseView(k, "web", fmt.Sprint(i), needs[i], rapid.Uint64Range(0, 5).Draw(rt, "payload"), now)
 			if v == nil || !v.Shape.Covers(needs[i]) || v.Key != k {
 				rt.Fatalf("query %d is served by %+v", i, v)
@@ -202,7 +202,7 @@ func play(t *testing.T, needs []*Need, kept func(s *Shape) float64, payload func
 	now := time.Unix(1_800_000_000, 0)
 	for turn := range 100 {
 		for i, n := range needs {
-			v, _ := tab.ChooseView(Key{1, 1}, "web", fmt.Sprint(i), n, payload(i, turn), now)
+			v, _ := tab.ChooseView(Key{Category: 1, Version: 1}, "web", fmt.Sprint(i), n, payload(i, turn), now)
 			v.Stats.RowsIn.Add(10_000)
 			v.Stats.RowsOut.Add(uint64(10_000 * kept(v.Shape)))
 		}
@@ -261,7 +261,7 @@ func TestQueriesOfOtherPayloadsShareNothing(t *testing.T) {
 func TestAQueryThatComesIsServedByWhatThereIs(t *testing.T) {
 	tab := table(t, config.Defaults[Config]())
 	now := time.Unix(1_800_000_000, 0)
-	k := Key{1, 1}
+	k := Key{Category: 1, Version: 1}
 	v, _ := tab.ChooseView(k, "web", "first", NewNeed([]string{"a", "b"}, flag("f"), true), 1, now)
 	v.Stats.RowsIn.Add(1000)
 	v.Stats.RowsOut.Add(10)

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"scribe/internal/format/record"
+	"scribe/internal/role/restrict"
 )
 
 // Permission is a set of what can be permitted on a category. On the cell as a whole a rule permits only what it permits on every
@@ -84,6 +85,9 @@ const (
 	MaxTokens     = 10_000
 	MaxPrincipals = 20_000
 	MaxRules      = 200_000
+	// MaxRecordLimits bounds the limits to rows and columns of one token, principal or role together, MaxLimitBytes those of all, in bytes: every process of the cell has a copy.
+	MaxRecordLimits = 128 << 10
+	MaxLimitBytes   = 32 << 20
 )
 
 // rolePrefix begins the names of roles, and the rules that give a principal a role.
@@ -104,12 +108,19 @@ const (
 // Rule permits something on the categories of a pattern.
 type Rule struct {
 	Permissions Permission
-	kind        patternKind
-	text        string // without the star or the prefix
+	// Limit says to which rows and columns reading is limited.
+	Limit restrict.Limit
+	kind  patternKind
+	text  string // without the star or the prefix
 }
 
-// ParseRule parses `PERMISSION[,PERMISSION...]:PATTERN`: the pattern is a category's name, the beginning of names and a star, or
-// `owner=OWNER`. The permission `all` is every one.
+// limitable are the permissions that can be limited to rows and columns.
+const limitable = Read | Query
+
+// ParseRule parses `PERMISSION[,PERMISSION...]:PATTERN [LIMIT]`: the pattern is a category's name, the beginning of names and a star, or
+// `owner=OWNER`, which takes no limit: names of owners may have blanks. The permission `all` is every one. A limit is what restrict.ParseLimit takes.
+//
+// Programs that know no limits take a rule with one for damaged, since no name of a category has a blank: they deny.
 func ParseRule(text string) (Rule, error) {
 	fail := func(err error) error { return fmt.Errorf("invalid rule %q: %w", shortenText(text), err) }
 	names, pattern, ok := strings.Cut(text, ":")
@@ -127,6 +138,16 @@ func ParseRule(text string) (Rule, error) {
 			return Rule{}, fail(err)
 		}
 		r.Permissions |= p
+	}
+	if at := strings.IndexByte(pattern, ' '); at >= 0 && !strings.HasPrefix(pattern, ownerPrefix) {
+		var err error
+		if r.Limit, err = restrict.ParseLimit(pattern[at+1:]); err != nil {
+			return Rule{}, fail(err)
+		}
+		if r.Permissions&^limitable != 0 {
+			return Rule{}, fail(fmt.Errorf("only read and query can be limited to rows and columns: give %s in a rule of its own", r.Permissions&^limitable))
+		}
+		pattern = pattern[:at]
 	}
 	r.text = pattern
 	if owner, ok := strings.CutPrefix(pattern, ownerPrefix); ok {
@@ -152,14 +173,55 @@ func ParseRule(text string) (Rule, error) {
 
 // String returns the rule as ParseRule takes it, with its permissions in their order: equal rules have equal texts.
 func (r Rule) String() string {
+	text := r.Permissions.String() + ":"
 	switch r.kind {
 	case namePrefix:
-		return r.Permissions.String() + ":" + r.text + "*"
+		text += r.text + "*"
 	case ownerName:
-		return r.Permissions.String() + ":" + ownerPrefix + r.text
+		text += ownerPrefix + r.text
 	default:
-		return r.Permissions.String() + ":" + r.text
+		text += r.text
 	}
+	if !r.Limit.IsZero() {
+		text += " " + r.Limit.String()
+	}
+	return text
+}
+
+// isFor reports whether the rule is for a category. The cell as a whole, "", is none.
+func (r *Rule) isFor(category, owner string) bool {
+	switch {
+	case category == "":
+		return false
+	case r.kind == namePrefix:
+		return strings.HasPrefix(category, r.text)
+	case r.kind == ownerName:
+		return owner != "" && owner == r.text
+	default:
+		return category == r.text
+	}
+}
+
+// Category returns the name of the one category that the rule is for; "" if it is for others as well.
+func (r *Rule) Category() string {
+	if r.kind != exactName {
+		return ""
+	}
+	return r.text
+}
+
+// CheckNewRule returns an error for a rule about an owner that somebody may have meant to limit.
+func CheckNewRule(text string) error {
+	_, pattern, _ := strings.Cut(text, ":")
+	if !strings.HasPrefix(pattern, ownerPrefix) {
+		return nil
+	}
+	for _, word := range []string{" where ", " hide ", " mask "} {
+		if strings.Contains(pattern, word) {
+			return fmt.Errorf("invalid rule %q: a rule about an owner can't be limited to rows and columns: name the categories, or the beginning of their names", shortenText(text))
+		}
+	}
+	return nil
 }
 
 // coversAll reports whether the rule is for every category.

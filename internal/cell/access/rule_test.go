@@ -1,6 +1,7 @@
 package access
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -18,13 +19,16 @@ func TestParseRule(t *testing.T) {
 		"manage,operate,all:web.*":  "all:web.*",
 		"group:*":                   "group:*",
 		"read:owner=team/über-data": "read:owner=team/über-data",
+		"query,read:payments where region = 'eu' mask card":                    "read,query:payments where region = 'eu' mask card",
+		"read:web.* mask b,a,\"Upper\" show _attr where x in ('hide', 'mask')": `read:web.* where x in ('hide', 'mask') mask "Upper", a, b show _attr`,
+		`read:* hide "mask" where "mask" > 3 and (hide_it or show(1))`:         `read:* where "mask" > 3 and (hide_it or show(1)) hide "mask"`,
 	} {
 		r, err := ParseRule(text)
 		if err != nil || r.String() != normal {
 			t.Errorf("%q: %v, %v; want %q", text, r, err, normal)
 		}
 		again, err := ParseRule(normal)
-		if err != nil || again != r {
+		if err != nil || !reflect.DeepEqual(again, r) {
 			t.Errorf("%q is not its own normal form: %v, %v", normal, again, err)
 		}
 	}
@@ -38,6 +42,22 @@ func TestParseRule(t *testing.T) {
 		"read:*a":                                "category",
 		"read:a*b*":                              "beginning",
 		"read:../x":                              "category",
+		"write,read:a where x = 1":               "only read and query can be limited",
+		"all:a mask x":                           "only read and query can be limited",
+		"read:a ":                                "neither where nor hide nor mask",
+		"read:a show _key":                       "neither where nor hide nor mask",
+		"read:a where":                           "condition",
+		"read:a where x = ":                      "condition",
+		"read:a where x = 'eu":                   "want where CONDITION",
+		"read:a where x = 1 where y = 2":         `"where" stands there twice`,
+		"read:a region = 'eu'":                   "want where CONDITION",
+		"read:a mask x y":                        "comma",
+		"read:a mask x,":                         "name of a column",
+		"read:a mask x hide x":                   "both hidden and masked",
+		"read:a mask _time":                      "_time",
+		"read:a mask x show y":                   "can be shown",
+		"read:a mask x, _key show _key":          "both shown and hidden",
+		"read:a where x = '\n'":                  "printed",
 		"read:owner=":                            "no name",
 		"read:owner=a\u00a0b":                    "printed",
 		"read:owner=a\x00":                       "character",
@@ -76,12 +96,13 @@ func TestParseRules(t *testing.T) {
 func FuzzParseRule(f *testing.F) {
 	f.Add("write,read:web.*")
 	f.Add("all:owner=x")
+	f.Add("read,query:payments where region = 'eu' and not (a or \"mask\") hide a, \"B\" mask card show _key, _attr")
 	f.Fuzz(func(t *testing.T, text string) {
 		r, err := ParseRule(text)
 		if err != nil {
 			return
 		}
-		if again, err := ParseRule(r.String()); err != nil || again != r {
+		if again, err := ParseRule(r.String()); err != nil || !reflect.DeepEqual(again, r) {
 			t.Errorf("%q is %v, which is %v, %v", text, r, again, err)
 		}
 	})

@@ -1,9 +1,15 @@
 package access
 
 import (
+	"cmp"
 	"maps"
+	"slices"
+	"strings"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"scribe/internal/role/restrict"
 	"scribe/internal/transport/principal"
 )
 
@@ -18,9 +24,14 @@ type Set struct {
 	newestAt   int64
 	// closed is set by the first record of any kind, and stays: the end of the last token must not open a cell.
 	closed bool
-	// damaged counts the records that deny since they can't be decoded; rules those of principals and roles.
-	damaged, rules int
+	// damaged counts the records that deny since they can't be decoded; rules those of principals and roles; limitBytes those of the limits of all records.
+	damaged, rules, limitBytes int
+	// unions are restrictions that several rules make together, by the digests of each. The sets that follow one another share it.
+	unions *lru.Cache[string, *restrict.Restriction]
 }
+
+// keptUnions bounds the restrictions of several rules that are kept ready.
+const keptUnions = 1024
 
 // tokenEntry is a token.
 type tokenEntry struct {
@@ -41,11 +52,20 @@ type rights struct {
 	prefixes map[string]Permission
 	lengths  []int
 	owners   map[string]Permission
+	// limited are rules that permit to read some rows and columns. The maps have none of them. limitBytes is the length of their limits.
+	limited    []limitedRule
+	limitBytes int
 	// everywhere is what is permitted on every category, anywhere on some.
 	everywhere, anywhere Permission
 	roles                []string
 	count                int
 	damaged              bool
+}
+
+// limitedRule is a rule with a limit, and the restriction of who has no other.
+type limitedRule struct {
+	Rule
+	alone *restrict.Restriction
 }
 
 // newRights compiles rules in their normal form. Rules that do not parse are an error: then the record is damaged.
@@ -64,6 +84,11 @@ func newRights(rules []string) (*rights, error) {
 			rule.Permissions |= Monitor
 		}
 		r.anywhere |= rule.Permissions
+		if !rule.Limit.IsZero() {
+			r.limited = append(r.limited, limitedRule{rule, restrict.New(rule.Limit)})
+			r.limitBytes += len(rule.Limit.String())
+			continue
+		}
 		switch {
 		case rule.coversAll():
 			r.everywhere |= rule.Permissions
@@ -94,8 +119,28 @@ func addPermission(m *map[string]Permission, rule Rule) {
 	(*m)[rule.text] |= rule.Permissions
 }
 
-// permits reports whether a rule permits p on a category. The empty name is the cell as a whole.
+// permits reports whether a rule permits p on a category, perhaps limited to rows and columns. The empty name is the cell as a whole.
 func (r *rights) permits(p Permission, category, owner string) bool {
+	return r.permitsAll(p, category, owner) || r.limitsOf(p, category, owner, nil) > 0
+}
+
+// limitsOf calls yield, unless it is nil, for each limited rule that permits p on a category, and counts them.
+func (r *rights) limitsOf(p Permission, category, owner string, yield func(*limitedRule)) (n int) {
+	if r == nil || r.damaged || len(r.limited) == 0 {
+		return 0
+	}
+	for i := range r.limited {
+		if rule := &r.limited[i]; rule.Permissions&p != 0 && rule.isFor(category, owner) {
+			if n++; yield != nil {
+				yield(rule)
+			}
+		}
+	}
+	return n
+}
+
+// permitsAll reports whether a rule permits p on a category, without a limit.
+func (r *rights) permitsAll(p Permission, category, owner string) bool {
 	if r == nil || r.damaged || r.anywhere&p == 0 {
 		return false
 	}
@@ -115,7 +160,14 @@ func (r *rights) permits(p Permission, category, owner string) bool {
 
 // deciding returns the rule that permits p, in words.
 func (r *rights) deciding(p Permission, category, owner string) string {
-	rule := func(kind patternKind, text string, of Permission) string { return Rule{of, kind, text}.String() }
+	rule := func(kind patternKind, text string, of Permission) string {
+		return Rule{Permissions: of, kind: kind, text: text}.String()
+	}
+	if !r.permitsAll(p, category, owner) {
+		var texts []string
+		r.limitsOf(p, category, owner, func(l *limitedRule) { texts = append(texts, l.String()) })
+		return strings.Join(texts, "; ")
+	}
 	switch {
 	case r.everywhere&p != 0:
 		return rule(namePrefix, "", r.everywhere)
@@ -158,6 +210,10 @@ const (
 	// BadTicket: the ticket is missing, or of another reader, payload or place. OldTicket: it is too old.
 	BadTicket Cause = "bad_ticket"
 	OldTicket Cause = "old_ticket"
+	// OldRights: read stream and read proxy do not agree on the rows and columns to which the reader is limited.
+	OldRights Cause = "old_rights"
+	// Inapplicable: the rows and columns to which a reader is limited can't be told in the category as it is.
+	Inapplicable Cause = "inapplicable"
 	// Of tokens of an issuer: BadAlgorithm and BadSignature: nobody vouches for it. UnknownKey: its key is not, or no longer, the issuer's.
 	BadAlgorithm Cause = "bad_algorithm"
 	BadSignature Cause = "bad_signature"
@@ -172,7 +228,7 @@ const (
 
 // Causes are all causes of denials.
 var Causes = []Cause{
-	NotKnown, Unproven, BadToken, Expired, Revoked, NoRule, Damaged, NotMember, BadTicket, OldTicket,
+	NotKnown, Unproven, BadToken, Expired, Revoked, NoRule, Damaged, NotMember, BadTicket, OldTicket, OldRights, Inapplicable,
 	BadAlgorithm, BadSignature, UnknownKey, WrongIssuer, WrongAudience, NotYetValid, BadClaims,
 }
 
@@ -199,6 +255,95 @@ func (s *Set) Decide(p principal.Principal, what Permission, category, owner str
 		return Allowed
 	}
 	return denied(of)
+}
+
+// DecideLimits is Decide, and says as well to which rows and columns the principal is limited in what it may do; nil if it is not. Both follow from one look at the
+// rights. For who has no limits it costs what Decide does.
+func (s *Set) DecideLimits(p principal.Principal, what Permission, category, owner string, now time.Time) (*restrict.Restriction, Cause) {
+	if p.Kind == principal.Member || !s.Closed() {
+		return nil, Allowed
+	}
+	own, of, cause := s.rightsOf(p, now)
+	switch {
+	case cause != Allowed:
+		return nil, cause
+	case isOperator(p) && what&(OfCell|Manage) != 0, own.permitsAll(what, category, owner):
+		return nil, Allowed
+	case own != nil:
+		if r := s.unionOf(what, category, owner, own); r != nil {
+			return r, Allowed
+		}
+		return nil, denied(own)
+	case of.permitsAll(what, category, owner), s.roleThat(p, of, func(r *rights) bool { return r.permitsAll(what, category, owner) }) != "":
+		return nil, Allowed
+	}
+	if r := s.unionOf(what, category, owner, append(s.rolesOf(p, of), of)...); r != nil {
+		return r, Allowed
+	}
+	return nil, denied(of)
+}
+
+// unionOf returns the restriction that the limited rules of some rights make together; nil if none permits what.
+func (s *Set) unionOf(what Permission, category, owner string, of ...*rights) *restrict.Restriction {
+	var (
+		single *restrict.Restriction
+		more   []*restrict.Restriction
+	)
+	for _, r := range of {
+		r.limitsOf(what, category, owner, func(rule *limitedRule) {
+			switch {
+			case single == nil:
+				single = rule.alone
+			case rule.alone.Digest() != single.Digest():
+				more = append(more, rule.alone)
+			}
+		})
+	}
+	if len(more) == 0 {
+		return single
+	}
+	more = append(more, single)
+	digests := make([]string, len(more))
+	for i, r := range more {
+		d := r.Digest()
+		digests[i] = string(d[:])
+	}
+	slices.Sort(digests)
+	key := strings.Join(slices.Compact(digests), "")
+	if s.unions == nil {
+		return restrict.Union(more...)
+	}
+	if r, ok := s.unions.Get(key); ok {
+		return r
+	}
+	r := restrict.Union(more...)
+	s.unions.Add(key, r)
+	return r
+}
+
+// HasLimits reports whether a principal has a rule that is limited to rows and columns.
+func (s *Set) HasLimits(p principal.Principal, now time.Time) bool {
+	if p.Kind == principal.Member || !s.Closed() {
+		return false
+	}
+	own, of, cause := s.rightsOf(p, now)
+	if cause != Allowed {
+		return false
+	}
+	limited := func(r *rights) bool { return r != nil && !r.damaged && len(r.limited) > 0 }
+	if own != nil {
+		return limited(own)
+	}
+	return limited(of) || s.roleThat(p, of, limited) != ""
+}
+
+// rolesOf returns the rights of the roles of a principal with the rights of.
+func (s *Set) rolesOf(p principal.Principal, of *rights) (list []*rights) {
+	s.roleThat(p, of, func(r *rights) bool {
+		list = append(list, r)
+		return false
+	})
+	return list
 }
 
 // roleThat returns a role of a principal, with its rights of, whose rights meet a condition: one that is granted to it or that its issuer's token gives. "" if none is.
@@ -337,13 +482,15 @@ type Explanation struct {
 	Rule, Holder string
 	// Reason is for people.
 	Reason string
+	// Limits are to which rows and columns it is limited: what one of them shows is visible. None means that it is not.
+	Limits []string
 }
 
 // Explain decides as Decide does, and says why.
 func (s *Set) Explain(p principal.Principal, what Permission, category, owner string, now time.Time) Explanation {
-	cause := s.Decide(p, what, category, owner, now)
+	limited, cause := s.DecideLimits(p, what, category, owner, now)
 	own, of, _ := s.rightsOf(p, now)
-	e := Explanation{Allowed: cause == Allowed}
+	e := Explanation{Allowed: cause == Allowed, Limits: limited.Texts()}
 	decide := func(r *rights, holder, reason string) Explanation {
 		e.Rule, e.Holder, e.Reason = r.deciding(what, category, owner), holder, reason
 		return e
@@ -357,9 +504,12 @@ func (s *Set) Explain(p principal.Principal, what Permission, category, owner st
 		e.Reason = "members of the cell may do what they must"
 	case own != nil && own.permits(what, category, owner):
 		return decide(own, "token "+p.Token, "a rule of the token")
-	case of != nil && of.permits(what, category, owner):
+	case of != nil && of.permits(what, category, owner) && (len(e.Limits) > 0 || of.permitsAll(what, category, owner)):
 		return decide(of, s.nameOf(p), "a rule of the principal")
 	default:
+		if role := s.roleThat(p, of, func(r *rights) bool { return r.permitsAll(what, category, owner) }); role != "" {
+			return decide(s.roles[role], role, "a rule of a role of the principal")
+		}
 		if role := s.roleThat(p, of, func(r *rights) bool { return r.permits(what, category, owner) }); role != "" {
 			return decide(s.roles[role], role, "a rule of a role of the principal")
 		}
@@ -422,6 +572,38 @@ func (s *Set) Principals() int { return len(s.principals) + len(s.roles) }
 // Rules counts the rules of all grants.
 func (s *Set) Rules() int { return s.rules }
 
+// LimitBytes is the length of the limits to rows and columns of all records.
+func (s *Set) LimitBytes() int { return s.limitBytes }
+
+// MostLimits returns the name of a category for which some rules of one reader have more different limits than for any other, and how many.
+func MostLimits(rules []string) (category string, most int) {
+	r, err := newRights(slices.DeleteFunc(slices.Clone(rules), IsRole))
+	if err != nil {
+		return "", 0
+	}
+	// All rules that are for one category are for the longest of their patterns, as a name, as well.
+	for i := range r.limited {
+		name := cmp.Or(r.limited[i].text, "a") // of a star alone any
+		for _, what := range []Permission{Read, Query} {
+			different := map[restrict.Digest]bool{}
+			r.limitsOf(what, name, "", func(l *limitedRule) { different[l.alone.Digest()] = true })
+			if len(different) > most {
+				category, most = name, len(different)
+			}
+		}
+	}
+	return category, most
+}
+
+// LimitBytesOf is the length of the limits to rows and columns of some rules.
+func LimitBytesOf(rules []string) int {
+	r, err := newRights(rules)
+	if err != nil {
+		return 0
+	}
+	return r.limitBytes
+}
+
 // Damaged counts the records that deny since they can't be decoded.
 func (s *Set) Damaged() int { return s.damaged }
 
@@ -431,6 +613,9 @@ func (s *Set) NewestKey() (id uint32, createdAt int64) { return s.newest, s.newe
 // clone returns a copy that can be changed. Rights and keys are shared: they never change.
 func (s *Set) clone() *Set {
 	c := *s
+	if c.unions == nil {
+		c.unions, _ = lru.New[string, *restrict.Restriction](keptUnions) // fails only without a bound
+	}
 	c.tokens, c.principals, c.roles, c.keys = maps.Clone(s.tokens), maps.Clone(s.principals), maps.Clone(s.roles), maps.Clone(s.keys)
 	return &c
 }

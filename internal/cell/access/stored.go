@@ -130,7 +130,9 @@ func (s *Set) putToken(id string, value []byte) error {
 	}
 	e := &tokenEntry{principal: t.GetPrincipal(), hash: [hashLen]byte(t.GetHash()), expires: t.GetExpiresAt(), revoked: t.GetRevokedAt(), issued: t.GetIssuedAt()}
 	if len(t.GetRules()) > 0 {
-		e.own, err = newRights(t.GetRules())
+		if e.own, err = newRights(t.GetRules()); err == nil {
+			s.limitBytes += e.own.limitBytes
+		}
 	}
 	setIn(&s.tokens, id, e)
 	return err // the rules were checked
@@ -147,6 +149,7 @@ func (s *Set) putGrant(name string, value []byte) error {
 		s.damaged++
 	}
 	s.rules += r.count
+	s.limitBytes += r.limitBytes
 	if IsRole(name) {
 		setIn(&s.roles, name, r)
 	} else {
@@ -167,6 +170,9 @@ func (s *Set) remove(key string) {
 		id := strings.TrimPrefix(key, tokenKeys)
 		if t := s.tokens[id]; t != nil {
 			forget(t.damaged)
+			if t.own != nil {
+				s.limitBytes -= t.own.limitBytes
+			}
 			delete(s.tokens, id)
 		}
 	case strings.HasPrefix(key, grantKeys):
@@ -178,6 +184,7 @@ func (s *Set) remove(key string) {
 		if r := of[name]; r != nil {
 			forget(r.damaged)
 			s.rules -= r.count
+			s.limitBytes -= r.limitBytes
 			delete(of, name)
 		}
 	case strings.HasPrefix(key, keyKeys):
@@ -190,7 +197,7 @@ func (s *Set) remove(key string) {
 
 // NewSet returns the set of some records, by key, and the errors of those that are damaged.
 func NewSet(records map[string][]byte) (*Set, []error) {
-	s := new(Set)
+	s := new(Set).clone() // with a cache
 	var damaged []error
 	for key, value := range records {
 		if err := s.put(key, value); err != nil {

@@ -35,14 +35,14 @@ func TestTickets(t *testing.T) {
 	alice := client("alice")
 	place := Place{Shard: 5 << 32, LSN: 9}
 	mine := samplePointer(nil)
-	ticket := s.SignTicket(alice, "a", place, mine, noon)
-	at, cause := s.CheckTicket(ticket, alice, "a", mine, noon.Add(TicketTTL-time.Second))
+	ticket := s.SignTicket(alice, "a", place, mine, Limits{}, noon)
+	at, cause := s.CheckTicket(ticket, alice, "a", mine, nil, noon.Add(TicketTTL-time.Second))
 	if cause != Allowed || at != place {
 		t.Fatalf("%v, %q", at, cause)
 	}
 	// Readers leave sequences out of the pointer.
 	sequenced := samplePointer(func(p *pointer.Pointer) { p.Sequences = []pointer.Sequence{{Producer: 1, Epoch: 1, First: 1, Last: 3}} })
-	if _, cause := s.CheckTicket(s.SignTicket(alice, "a", place, sequenced, noon), alice, "a", mine, noon); cause != Allowed {
+	if _, cause := s.CheckTicket(s.SignTicket(alice, "a", place, sequenced, Limits{}, noon), alice, "a", mine, nil, noon); cause != Allowed {
 		t.Errorf("without its sequences: %q", cause)
 	}
 	tokenOf := alice
@@ -68,19 +68,19 @@ func TestTickets(t *testing.T) {
 		"too late":          {alice, "a", mine, noon.Add(TicketTTL), OldTicket},
 		"no pointer":        {alice, "a", []byte{1}, noon, BadTicket},
 	} {
-		if _, cause := s.CheckTicket(ticket, c.p, c.category, c.pointer, c.at); cause != c.want {
+		if _, cause := s.CheckTicket(ticket, c.p, c.category, c.pointer, nil, c.at); cause != c.want {
 			t.Errorf("%s: %q, want %q", name, cause, c.want)
 		}
 	}
 	for i := range ticket {
 		changed := bytes.Clone(ticket)
 		changed[i] ^= 1
-		if _, cause := s.CheckTicket(changed, alice, "a", mine, noon); cause == Allowed {
+		if _, cause := s.CheckTicket(changed, alice, "a", mine, nil, noon); cause == Allowed {
 			t.Errorf("byte %d of a ticket may be anything", i)
 		}
 	}
 	for n := range len(ticket) {
-		if _, cause := s.CheckTicket(ticket[:n], alice, "a", mine, noon); cause != BadTicket {
+		if _, cause := s.CheckTicket(ticket[:n], alice, "a", mine, nil, noon); cause != BadTicket {
 			t.Errorf("%d bytes of a ticket: %q", n, cause)
 		}
 	}
@@ -125,21 +125,21 @@ func TestTicketKeys(t *testing.T) {
 	records := recordsOf(t, "alice read:a")
 	keyRecord(t, records, 1)
 	before, mine, alice := setOf(t, records), samplePointer(nil), client("alice")
-	old := before.SignTicket(alice, "a", Place{}, mine, noon)
+	old := before.SignTicket(alice, "a", Place{}, mine, Limits{}, noon)
 	keyRecord(t, records, 2)
 	both := setOf(t, records)
-	fresh := both.SignTicket(alice, "a", Place{}, mine, noon)
-	if _, cause := both.CheckTicket(old, alice, "a", mine, noon); cause != Allowed {
+	fresh := both.SignTicket(alice, "a", Place{}, mine, Limits{}, noon)
+	if _, cause := both.CheckTicket(old, alice, "a", mine, nil, noon); cause != Allowed {
 		t.Errorf("of the earlier key: %q", cause)
 	}
-	if _, cause := before.CheckTicket(fresh, alice, "a", mine, noon); cause != NotKnown {
+	if _, cause := before.CheckTicket(fresh, alice, "a", mine, nil, noon); cause != NotKnown {
 		t.Errorf("of a key that has not arrived: %q", cause)
 	}
 	gone, _ := both.Apply(nil, []string{KeyKey(1)})
-	if _, cause := gone.CheckTicket(old, alice, "a", mine, noon); cause != OldTicket {
+	if _, cause := gone.CheckTicket(old, alice, "a", mine, nil, noon); cause != OldTicket {
 		t.Errorf("of a key that is gone: %q", cause)
 	}
-	if both.SignTicket(alice, "a", Place{}, []byte("damaged"), noon) != nil {
+	if both.SignTicket(alice, "a", Place{}, []byte("damaged"), Limits{}, noon) != nil {
 		t.Error("a ticket for no pointer")
 	}
 }
@@ -149,15 +149,15 @@ func BenchmarkTicket(b *testing.B) {
 	records := recordsOf(b, "alice read:a")
 	keyRecord(b, records, 1)
 	s, mine, alice := setOf(b, records), samplePointer(nil), client("alice")
-	ticket := s.SignTicket(alice, "a", Place{}, mine, noon)
+	ticket := s.SignTicket(alice, "a", Place{}, mine, Limits{}, noon)
 	b.Run("sign", func(b *testing.B) {
 		for b.Loop() {
-			s.SignTicket(alice, "a", Place{}, mine, noon)
+			s.SignTicket(alice, "a", Place{}, mine, Limits{}, noon)
 		}
 	})
 	b.Run("check", func(b *testing.B) {
 		for b.Loop() {
-			if _, cause := s.CheckTicket(ticket, alice, "a", mine, noon); cause != Allowed {
+			if _, cause := s.CheckTicket(ticket, alice, "a", mine, nil, noon); cause != Allowed {
 				b.Fatal(cause)
 			}
 		}

@@ -47,7 +47,20 @@ func (s controlService) GetCategory(ctx context.Context, req *scribev1.GetCatego
 			return nil, err
 		}
 	}
-	return s.ControlService.GetCategory(ctx, req)
+	res, err := s.ControlService.GetCategory(ctx, req)
+	if err == nil {
+		by := access.Permission(0)
+		if req.GetForReading() {
+			by = access.Read
+		}
+		if err := s.e.denyInapplicable(ctx, res.GetCategory(), by); err != nil {
+			return nil, err
+		}
+		if c := s.e.seenAs(ctx, res.GetCategory(), by); c != res.GetCategory() {
+			return &scribev1.GetCategoryResponse{Category: c}, nil
+		}
+	}
+	return res, err
 }
 
 // UpdateCategory implements rpc.ControlService. Who owns a category decides who has rights to it by rules about owners, so only who
@@ -79,7 +92,7 @@ func (s controlService) DeleteCategory(ctx context.Context, req *scribev1.Delete
 // ListCategories implements rpc.ControlService. It leaves out what the caller may not see, and says that there are more only if there
 // are more that it may see.
 func (s controlService) ListCategories(ctx context.Context, req *scribev1.ListCategoriesRequest) (*scribev1.ListCategoriesResponse, error) {
-	if s.e.IsFree(ctx) || s.e.AllowsAll(ctx) {
+	if !isImposed(ctx) && (s.e.IsFree(ctx) || s.e.AllowsAll(ctx) && !s.e.isLimited(ctx)) {
 		return s.ControlService.ListCategories(ctx, req)
 	}
 	const most = 10_000 // as the protocol says
@@ -100,7 +113,7 @@ func (s controlService) ListCategories(ctx context.Context, req *scribev1.ListCa
 				out.More = true
 				return out, nil
 			}
-			out.Categories = append(out.Categories, c)
+			out.Categories = append(out.Categories, s.e.seenAs(ctx, c, 0))
 		}
 		if out.Named = page.GetNamed(); !page.GetMore() {
 			return out, nil
@@ -155,6 +168,11 @@ func (s controlService) ListTenantQuotas(ctx context.Context, req *scribev1.List
 // AllowsAll reports whether the caller of ctx sees every category.
 func (e *Enforcer) AllowsAll(ctx context.Context) bool {
 	return e.rights.Set().Decide(principal.FromContext(ctx), access.Visible, "", "", e.now()) == access.Allowed
+}
+
+// isLimited reports whether the caller of ctx may read some category in part only.
+func (e *Enforcer) isLimited(ctx context.Context) bool {
+	return e.rights.Set().HasLimits(principal.FromContext(ctx), e.now())
 }
 
 // GetStatus implements rpc.ControlService. How many categories there are is for those who see all of them, or look after the cell. Where members are, and

@@ -11,12 +11,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"scribe/internal/base/entropy"
 	"scribe/internal/base/metrics"
 	"scribe/internal/cell/access"
 	"scribe/internal/cell/audit"
+	"scribe/internal/role/restrict"
 	"scribe/internal/transport/principal"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -70,7 +72,14 @@ type Enforcer struct {
 	// own is the text with which the process proves to itself that it is a member, ownHash its hash.
 	own     string
 	ownHash [sha256.Size]byte
+	// tables are restrictions of readers to rows and columns, applied to categories.
+	tables *restrict.Cache
+	// imposed are restrictions that members said they read under, by their texts.
+	imposed *lru.Cache[string, *restrict.Restriction]
 }
+
+// keptImposed bounds the texts, of up to 44 KiB each, whose restrictions are kept.
+const keptImposed = 256
 
 // New returns an enforcer.
 func New(deps Deps) (*Enforcer, error) {
@@ -84,6 +93,8 @@ func New(deps Deps) (*Enforcer, error) {
 	if e.now == nil {
 		e.now = time.Now
 	}
+	e.tables = restrict.NewCache(e.log)
+	e.imposed, _ = lru.New[string, *restrict.Restriction](keptImposed) // fails only without a bound
 	e.ownHash = sha256.Sum256([]byte(e.own))
 	set := metrics.NewSet("scribe_access_")
 	causes := make([]string, len(access.Causes))
@@ -154,8 +165,8 @@ func (e *Enforcer) IsFree(ctx context.Context) bool {
 // or not.
 func (e *Enforcer) Allow(ctx context.Context, what access.Permission, category string) error {
 	p := principal.FromContext(ctx)
-	if cause := e.decide(ctx, p, what, category); cause != access.Allowed {
-		return e.denyCategory(ctx, p, cause, describeAct(what, category), category)
+	if d := e.decide(ctx, p, what, category); d.cause != access.Allowed {
+		return e.denyCategory(ctx, p, d.cause, describeAct(what, category), category)
 	}
 	return nil
 }
@@ -188,16 +199,28 @@ func (e *Enforcer) Sees(ctx context.Context, c *scribev1.Category) bool {
 	return e.rights.Set().Decide(principal.FromContext(ctx), access.Visible, c.GetName(), c.GetOwner(), e.now()) == access.Allowed
 }
 
+// decision is what one look at the rights says about a caller and a category. It is used as a whole: a second look might see other rights.
+type decision struct {
+	cause access.Cause
+	// limited is to which rows and columns the caller is limited; nil if it is not.
+	limited *restrict.Restriction
+	// set are the rights that were looked at, now is when.
+	set *access.Set
+	now time.Time
+}
+
 // decide decides about a category. Only for a caller whom a rule about owners may help is a category looked up that is not known here.
-func (e *Enforcer) decide(ctx context.Context, p principal.Principal, what access.Permission, category string) access.Cause {
-	set, now := e.rights.Set(), e.now()
+func (e *Enforcer) decide(ctx context.Context, p principal.Principal, what access.Permission, category string) decision {
+	d := decision{set: e.rights.Set(), now: e.now()}
 	switch {
 	case p.Kind == principal.Member:
-		return access.Allowed
+		d.limited = restrict.FromContext(ctx)
+		return d
 	case what == access.Write && e.isTrail(category):
-		return access.NotMember // or who may write everything could lay a false trail
-	case !set.Closed():
-		return access.Allowed
+		d.cause = access.NotMember // or who may write everything could lay a false trail
+		return d
+	case !d.set.Closed():
+		return d
 	}
 	var owner string
 	categories, known := e.categories.Load(), false
@@ -206,16 +229,18 @@ func (e *Enforcer) decide(ctx context.Context, p principal.Principal, what acces
 		c, known = (*categories).Lookup(category)
 		owner = c.GetOwner()
 	}
-	cause := set.Decide(p, what, category, owner, now)
-	if cause == access.NoRule && !known && categories != nil && set.UsesOwners(p, what, now) {
+	d.limited, d.cause = d.set.DecideLimits(p, what, category, owner, d.now)
+	// A rule about the owner may permit what no other does, or more than limited ones.
+	if (d.cause == access.NoRule || d.limited != nil) && !known && categories != nil && d.set.UsesOwners(p, what, d.now) {
 		switch c, err := (*categories).Resolve(ctx, category); {
 		case err == nil:
-			cause = set.Decide(p, what, category, c.GetOwner(), now)
-		case rpc.ReasonOf(err) != scribev1.Reason_REASON_UNKNOWN_CATEGORY && rpc.ReasonOf(err) != scribev1.Reason_REASON_INVALID:
-			return access.NotKnown // it may be the caller's: the control plane can't say now
+			d.limited, d.cause = d.set.DecideLimits(p, what, category, c.GetOwner(), d.now)
+		case d.cause == access.NoRule && rpc.ReasonOf(err) != scribev1.Reason_REASON_UNKNOWN_CATEGORY && rpc.ReasonOf(err) != scribev1.Reason_REASON_INVALID:
+			d.cause = access.NotKnown // it may be the caller's: the control plane can't say now
 		}
 	}
-	return e.orUnknown(cause)
+	d.cause = e.orUnknown(d.cause)
+	return d
 }
 
 // isTrail reports whether a category is the audit trail of this cell.
@@ -266,7 +291,7 @@ func (e *Enforcer) denyToken(ctx context.Context, refused *access.TokenError, ac
 
 // noteDenial counts and notes a denial.
 func (e *Enforcer) noteDenial(ctx context.Context, p principal.Principal, cause access.Cause, act, category string) {
-	if cause != access.NotKnown && cause != access.OldTicket { // neither is anybody's attempt
+	if cause != access.NotKnown && cause != access.OldTicket && cause != access.OldRights { // none is anybody's attempt
 		e.trail.Note(ctx, audit.Entry{Action: act, Target: shortenName(category), Outcome: audit.Denied, Reason: string(cause)})
 	}
 	e.denials.WithLabelValues(string(cause)).Inc()
@@ -287,8 +312,12 @@ func (e *Enforcer) denyCategory(ctx context.Context, p principal.Principal, caus
 		return rpc.Errorf(scribev1.Reason_REASON_UNAUTHENTICATED, "the token has ended (%s): ask for another one", cause)
 	case access.OldTicket:
 		return rpc.Errorf(scribev1.Reason_REASON_TICKET_EXPIRED, "the ticket of the pointer is too old: open the stream again at the same position")
+	case access.OldRights: // this copy of the rights is older than the stream's, or the stream ends now
+		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, retryKeys, "the read stream and this read proxy do not agree yet on what you may see of category %q", shortenName(category))
 	case access.BadTicket:
 		return rpc.Errorf(scribev1.Reason_REASON_DENIED, "the pointer came without a ticket, or with one for another reader, payload or place: fetch what a read stream has sent, as it was sent")
+	case access.Inapplicable:
+		return rpc.Errorf(scribev1.Reason_REASON_DENIED, "nobody may %s by grants that are limited to rows and columns which can't be told in it as it is now; an administrator sees why with scribe access check", act)
 	case access.NotMember:
 		return rpc.Errorf(scribev1.Reason_REASON_DENIED, "%s %q may not %s: that is for members of the cell", p.Kind, p.Name, act)
 	case access.Damaged:
@@ -298,10 +327,26 @@ func (e *Enforcer) denyCategory(ctx context.Context, p principal.Principal, caus
 	}
 }
 
-// WatchRights returns a context that ends with a denial as its cause as soon as its caller may no longer do something to a category:
-// a grant was taken, or a token was revoked or has expired. cancel releases it.
-func (e *Enforcer) WatchRights(ctx context.Context, what access.Permission, category string) (_ context.Context, cancel context.CancelFunc) {
-	return e.watchCaller(ctx, func(ctx context.Context) error { return e.Allow(ctx, what, category) })
+// BeginRead decides whether its caller may read or query a category, and to which rows and columns it is limited in that, nil for none. The context that it returns ends with a
+// denial as its cause as soon as that right ends: a grant was taken, or a token was revoked or has expired. It ends as well when the rows and columns change, with
+// REASON_TICKET_EXPIRED: who begins again gets the others. cancel releases it; there is none with an error.
+func (e *Enforcer) BeginRead(ctx context.Context, what access.Permission, category string) (watched context.Context, limited *restrict.Restriction, cancel context.CancelFunc, err error) {
+	limited, err = e.allowRead(ctx, what, category)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	watched, cancel = e.watchCaller(ctx, func(ctx context.Context) error {
+		p := principal.FromContext(ctx)
+		d := e.decide(ctx, p, what, category)
+		switch {
+		case d.cause != access.Allowed:
+			return e.denyCategory(ctx, p, d.cause, describeAct(what, category), category)
+		case d.limited.Digest() != limited.Digest():
+			return errLimitsChanged
+		}
+		return nil
+	})
+	return watched, limited, cancel, nil
 }
 
 // watchCaller returns a context that ends with an error of check as its cause, which is called whenever rights change. While it is not
@@ -354,11 +399,11 @@ var errTokenEnded = rpc.Errorf(scribev1.Reason_REASON_UNAUTHENTICATED, "the toke
 // longestWait bounds the time between two looks at the same rights: a token may end in years, and the wall clock may be set.
 const longestWait = time.Minute
 
-// endedBy returns the denial that ended a context of WatchRights, or err.
+// endedBy returns the denial that ended a context of BeginRead, or err.
 func endedBy(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		switch rpc.ReasonOf(cause) { //nolint:exhaustive // denials
-		case scribev1.Reason_REASON_DENIED, scribev1.Reason_REASON_UNAUTHENTICATED:
+		case scribev1.Reason_REASON_DENIED, scribev1.Reason_REASON_UNAUTHENTICATED, scribev1.Reason_REASON_TICKET_EXPIRED:
 			return cause
 		}
 	}

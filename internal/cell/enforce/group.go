@@ -39,7 +39,7 @@ func (s groupService) allowGroup(ctx context.Context, group string) (exists bool
 
 // mayUse reports whether the caller of ctx may use a group.
 func (s groupService) mayUse(ctx context.Context, g *scribev1.Group) bool {
-	return s.e.decide(ctx, principal.FromContext(ctx), access.Group, g.GetCategory()) == access.Allowed
+	return s.e.decide(ctx, principal.FromContext(ctx), access.Group, g.GetCategory()).cause == access.Allowed
 }
 
 // JoinGroup implements rpc.GroupService. A group of that name may be of another category: then only who has the permission for that

@@ -20,6 +20,9 @@ func (e *Enforcer) Protect(next http.Handler) http.Handler {
 			err = nil
 		}
 		if err == nil {
+			ctx, err = e.withImposed(ctx, w, r.Header)
+		}
+		if err == nil {
 			err = e.admitCall(ctx, r.URL.Path)
 		}
 		if err != nil {

@@ -71,7 +71,7 @@ func TestStreams(t *testing.T) {
 	_, ended := openStream(as("alice"), s, &scribev1.StreamStart{Category: "a", Unsequenced: true})
 	wantReason(t, <-ended, denied)
 	entry, ended := openStream(as("alice"), s, &scribev1.StreamStart{Category: "a"})
-	if at, cause := r.set.CheckTicket(entry.GetTicket(), principal.FromContext(as("alice")), "a", entry.GetPointer(), e.now()); cause != access.Allowed || at.LSN != 7 {
+	if at, cause := r.set.CheckTicket(entry.GetTicket(), principal.FromContext(as("alice")), "a", entry.GetPointer(), nil, e.now()); cause != access.Allowed || at.LSN != 7 {
 		t.Errorf("the ticket of an entry: %v, %q", at, cause)
 	}
 	// The end of a right ends the stream, also one that brings nothing.
@@ -106,7 +106,7 @@ func TestFetch(t *testing.T) {
 	mine := pointerOf(100, 10)
 	place := access.Place{Shard: 1 << 32, LSN: 7}
 	ticketOf := func(who, category string, encoded []byte) []byte {
-		return r.set.SignTicket(principal.FromContext(as(who)), category, place, encoded, e.now())
+		return r.set.SignTicket(principal.FromContext(as(who)), category, place, encoded, access.Limits{}, e.now())
 	}
 	request := func(change func(*scribev1.FetchRequest)) *scribev1.FetchRequest {
 		req := &scribev1.FetchRequest{Category: "a", Pointers: [][]byte{mine}, Tickets: [][]byte{ticketOf("alice", "a", mine)}}
@@ -195,7 +195,7 @@ func TestFetchWithOtherToken(t *testing.T) {
 	} {
 		req := &scribev1.FetchRequest{Category: "a", Pointers: mine}
 		for _, p := range mine {
-			req.Tickets = append(req.Tickets, set.SignTicket(c.of, "a", access.Place{}, p, e.now()))
+			req.Tickets = append(req.Tickets, set.SignTicket(c.of, "a", access.Place{}, p, access.Limits{}, e.now()))
 		}
 		_, err := readProxyService{new(payloads), e}.Fetch(principal.NewContext(t.Context(), c.by), req)
 		if rpc.ReasonOf(err) != c.want {

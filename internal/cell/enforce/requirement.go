@@ -17,6 +17,8 @@ type requirement struct {
 	lasting bool
 	// everybody: nothing needs to be proved.
 	everybody bool
+	// reads: a member may ask for it on behalf of somebody who is limited to some rows and columns. Its answer is made for that one.
+	reads bool
 	// cell is a permission on the cell as a whole; any are permissions of which the caller must have one somewhere. What the call
 	// names is checked where it is known.
 	cell, any access.Permission
@@ -33,6 +35,12 @@ var (
 
 func needs(what access.Permission) requirement { return requirement{any: what} }
 
+// forReaders is what is needed for a call that a member may also make on behalf of a reader.
+func forReaders(r requirement) requirement {
+	r.reads = true
+	return r
+}
+
 // procedures are the requirements of all calls. One that is not here is for members only.
 var procedures = map[string]requirement{
 	scribev1connect.WriteServiceWriteProcedure:   needs(access.Write),
@@ -41,17 +49,17 @@ var procedures = map[string]requirement{
 	scribev1connect.BatchServiceSubmitProcedure: membersOnly,
 	scribev1connect.PushServicePushProcedure:    membersOnly,
 
-	scribev1connect.ReadStreamServiceStreamProcedure: needs(access.Read),
-	scribev1connect.ReadStreamServiceBoundsProcedure: needs(access.Read),
-	scribev1connect.ReadProxyServiceFetchProcedure:   needs(access.Read),
+	scribev1connect.ReadStreamServiceStreamProcedure: forReaders(needs(access.Read)),
+	scribev1connect.ReadStreamServiceBoundsProcedure: forReaders(needs(access.Read)),
+	scribev1connect.ReadProxyServiceFetchProcedure:   forReaders(needs(access.Read)),
 	scribev1connect.ViewServiceViewsProcedure:        operators, // it shows the text of queries
 
 	scribev1connect.ControlServiceCreateCategoryProcedure:    needs(access.Manage),
 	scribev1connect.ControlServiceUpdateCategoryProcedure:    needs(access.Manage),
 	scribev1connect.ControlServiceDeleteCategoryProcedure:    needs(access.Manage),
-	scribev1connect.ControlServiceGetCategoryProcedure:       anyRight,
+	scribev1connect.ControlServiceGetCategoryProcedure:       forReaders(anyRight),
 	scribev1connect.ControlServiceListCategoriesProcedure:    anyRight,
-	scribev1connect.ControlServiceGetStatusProcedure:         anyRight,
+	scribev1connect.ControlServiceGetStatusProcedure:         forReaders(anyRight),
 	scribev1connect.ControlServiceListMembersProcedure:       monitors,
 	scribev1connect.ControlServiceListDroppedProcedure:       monitors,
 	scribev1connect.ControlServiceWatchCategoriesProcedure:   watches,
@@ -154,6 +162,8 @@ func (e *Enforcer) admitCall(ctx context.Context, path string) error {
 	p := principal.FromContext(ctx)
 	act := "call " + shortenName(path)
 	switch {
+	case isImposed(ctx) && !r.reads:
+		return errRestrictedMember
 	case r.everybody || e.IsFree(ctx):
 		return nil
 	case p.Kind == principal.Anonymous:

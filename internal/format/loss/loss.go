@@ -125,6 +125,33 @@ func Parse(payload []byte, attributes record.Attributes) (Report, bool) {
 	return r, true
 }
 
+// IsReport reports whether a frame is a report. Damage is found when the frame is read as messages.
+func IsReport(f *record.Frame) bool {
+	if f.Count != 1 || f.Encoding != record.EncodingMessages {
+		return false
+	}
+	var (
+		d record.Decoder
+		r record.Record
+	)
+	if _, err := d.Reset(f.Bytes); err != nil || !d.Next(&r) {
+		return false
+	}
+	_, is := Parse(r.Payload, r.Attributes)
+	return is
+}
+
+// Redact returns the frame of a report anew for readers who may not see all of a category: with its counts, times and reasons, and without host and agent, a key, other attributes,
+// and whatever else its message has. IsReport must be true.
+func Redact(f *record.Frame) ([]byte, error) {
+	_, r, is, err := inFrame(f.Bytes)
+	if err != nil || !is {
+		return nil, fmt.Errorf("%w: not a report: %w", ErrInvalid, err)
+	}
+	r.Host, r.Agent = "", ""
+	return AppendFrame(nil, f.CategoryName(), f.Shard, f.BaseTime, &r)
+}
+
 // inFrame returns the logical shard of a frame, and its report if it is one.
 func inFrame(b []byte) (shard uint32, r Report, is bool, err error) {
 	h, err := record.ParseHeader(b)

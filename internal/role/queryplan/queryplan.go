@@ -73,6 +73,15 @@ func (c *Cache) Bind(cat *scribev1.Category, q *scribev1.Query) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	return c.BindSchema(cat, s, q)
+}
+
+// BindSchema is Bind over a schema in place of the category's, such as the part of it that a reader may know. The schema is that of the query's version; plans over
+// different schemas are different, also of one version.
+func (c *Cache) BindSchema(cat *scribev1.Category, s *schema.Schema, q *scribev1.Query) (*Plan, error) {
+	if s.Version != q.GetSchemaVersion() {
+		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "%w: %d of category %q, the newest is %d", ErrVersion, q.GetSchemaVersion(), cat.GetName(), s.Version)
+	}
 	k := cacheKey{cat.GetId(), s, q.GetText(), q.GetNow()}
 	if p, ok := c.getPlan(k); ok {
 		return p, nil

@@ -227,7 +227,7 @@ func (s readProxyService) fetchPart(ctx context.Context, key *uint64, req *scrib
 		// A copy: the request is the caller's.
 		req = &scribev1.FetchRequest{
 			Pointers: req.GetPointers(), Encoding: req.GetEncoding(), Category: req.GetCategory(), Peer: req.GetPeer(), Sole: true,
-			View: req.GetView(), Places: req.GetPlaces(), Tickets: req.GetTickets(), AcceptsSamples: req.GetAcceptsSamples(),
+			View: req.GetView(), Places: req.GetPlaces(), Tickets: req.GetTickets(), AcceptsSamples: req.GetAcceptsSamples(), AcceptsRestricted: req.GetAcceptsRestricted(),
 		}
 	}
 	var failed []error

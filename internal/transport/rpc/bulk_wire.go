@@ -156,7 +156,7 @@ func encodeFetched(res *scribev1.FetchResponse) ([][]byte, error) {
 	for _, p := range res.GetPayloads() {
 		data := p.GetData()
 		// A shallow copy without data; a Payload struct must not be copied.
-		beside, err := proto.Marshal(&scribev1.Payload{Error: p.GetError(), Codec: p.GetCodec(), RawLength: p.GetRawLength(), Crc: p.GetCrc(), View: p.GetView(), SampledOut: p.GetSampledOut(), SampleRate: p.GetSampleRate()})
+		beside, err := proto.Marshal(&scribev1.Payload{Error: p.GetError(), Codec: p.GetCodec(), RawLength: p.GetRawLength(), Crc: p.GetCrc(), View: p.GetView(), SampledOut: p.GetSampledOut(), SampleRate: p.GetSampleRate(), Restricted: p.GetRestricted()})
 		if err != nil {
 			return nil, err
 		}

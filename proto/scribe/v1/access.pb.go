@@ -1012,9 +1012,13 @@ type CheckAccessResponse struct {
 	// Why, for people.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Whom the text of the request proves, with which roles, and until when in Unix microseconds; 0 = without an end.
-	Principal     string   `protobuf:"bytes,5,opt,name=principal,proto3" json:"principal,omitempty"`
-	Roles         []string `protobuf:"bytes,6,rep,name=roles,proto3" json:"roles,omitempty"`
-	ExpiresAt     int64    `protobuf:"varint,7,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	Principal string   `protobuf:"bytes,5,opt,name=principal,proto3" json:"principal,omitempty"`
+	Roles     []string `protobuf:"bytes,6,rep,name=roles,proto3" json:"roles,omitempty"`
+	ExpiresAt int64    `protobuf:"varint,7,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// To which rows and columns it is limited, as rules have it: what one of them shows is visible. None = it is not limited.
+	Limits []string `protobuf:"bytes,8,rep,name=limits,proto3" json:"limits,omitempty"`
+	// Why the limits can't be applied to the category as it is, so that nothing may be read; empty if they can, or if it does not exist.
+	Inapplicable  string `protobuf:"bytes,9,opt,name=inapplicable,proto3" json:"inapplicable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1096,6 +1100,20 @@ func (x *CheckAccessResponse) GetExpiresAt() int64 {
 		return x.ExpiresAt
 	}
 	return 0
+}
+
+func (x *CheckAccessResponse) GetLimits() []string {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *CheckAccessResponse) GetInapplicable() string {
+	if x != nil {
+		return x.Inapplicable
+	}
+	return ""
 }
 
 // AccessRecord is a record of the control plane's store.
@@ -1349,7 +1367,7 @@ const file_scribe_v1_access_proto_rawDesc = "" +
 	"permission\x12\x1a\n" +
 	"\bcategory\x18\x04 \x01(\tR\bcategory\x12\x14\n" +
 	"\x05roles\x18\x05 \x03(\tR\x05roles\x12\x12\n" +
-	"\x04text\x18\x06 \x01(\tR\x04text\"\xc6\x01\n" +
+	"\x04text\x18\x06 \x01(\tR\x04text\"\x82\x02\n" +
 	"\x13CheckAccessResponse\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x12\x12\n" +
 	"\x04rule\x18\x02 \x01(\tR\x04rule\x12\x16\n" +
@@ -1358,7 +1376,9 @@ const file_scribe_v1_access_proto_rawDesc = "" +
 	"\tprincipal\x18\x05 \x01(\tR\tprincipal\x12\x14\n" +
 	"\x05roles\x18\x06 \x03(\tR\x05roles\x12\x1d\n" +
 	"\n" +
-	"expires_at\x18\a \x01(\x03R\texpiresAt\"6\n" +
+	"expires_at\x18\a \x01(\x03R\texpiresAt\x12\x16\n" +
+	"\x06limits\x18\b \x03(\tR\x06limits\x12\"\n" +
+	"\finapplicable\x18\t \x01(\tR\finapplicable\"6\n" +
 	"\fAccessRecord\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\"M\n" +

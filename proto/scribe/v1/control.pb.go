@@ -214,7 +214,9 @@ type GetCategoryRequest struct {
 	// Its name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Also describe its logical shards. Only a control plane that leads knows their traffic.
-	WithShards    bool `protobuf:"varint,62,opt,name=with_shards,json=withShards,proto3" json:"with_shards,omitempty"`
+	WithShards bool `protobuf:"varint,62,opt,name=with_shards,json=withShards,proto3" json:"with_shards,omitempty"`
+	// As the caller's streams and payloads have it: the schema without columns that its rules for reading hide, whatever else the caller may do.
+	ForReading    bool `protobuf:"varint,80,opt,name=for_reading,json=forReading,proto3" json:"for_reading,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -263,10 +265,17 @@ func (x *GetCategoryRequest) GetWithShards() bool {
 	return false
 }
 
+func (x *GetCategoryRequest) GetForReading() bool {
+	if x != nil {
+		return x.ForReading
+	}
+	return false
+}
+
 // GetCategoryResponse returns it.
 type GetCategoryResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As stored.
+	// As stored; to readers that are limited to some rows and columns, and may not change it, with the schema that these have.
 	Category *Category `protobuf:"bytes,1,opt,name=category,proto3" json:"category,omitempty"`
 	// With with_shards: those that have traffic or a plan, by number.
 	Shards        []*ShardStatus `protobuf:"bytes,62,rep,name=shards,proto3" json:"shards,omitempty"`
@@ -3569,11 +3578,13 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\bcategory\x18\x01 \x01(\v2\x13.scribe.v1.CategoryR\bcategory\x12\"\n" +
 	"\rif_not_exists\x18\x02 \x01(\bR\vifNotExists\"I\n" +
 	"\x16CreateCategoryResponse\x12/\n" +
-	"\bcategory\x18\x01 \x01(\v2\x13.scribe.v1.CategoryR\bcategory\"I\n" +
+	"\bcategory\x18\x01 \x01(\v2\x13.scribe.v1.CategoryR\bcategory\"j\n" +
 	"\x12GetCategoryRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1f\n" +
 	"\vwith_shards\x18> \x01(\bR\n" +
-	"withShards\"v\n" +
+	"withShards\x12\x1f\n" +
+	"\vfor_reading\x18P \x01(\bR\n" +
+	"forReading\"v\n" +
 	"\x13GetCategoryResponse\x12/\n" +
 	"\bcategory\x18\x01 \x01(\v2\x13.scribe.v1.CategoryR\bcategory\x12.\n" +
 	"\x06shards\x18> \x03(\v2\x16.scribe.v1.ShardStatusR\x06shards\"\x9a\x01\n" +

@@ -332,6 +332,8 @@ type FetchRequest struct {
 	Places []*PointerPlace `protobuf:"bytes,11,rep,name=places,proto3" json:"places,omitempty"`
 	// Payloads may be left out beyond the category's read quota, where that samples (Payload.sampled_out).
 	AcceptsSamples bool `protobuf:"varint,50,opt,name=accepts_samples,json=acceptsSamples,proto3" json:"accepts_samples,omitempty"`
+	// The caller knows Payload.restricted: without it a reader whose grants are limited to some rows and columns is refused.
+	AcceptsRestricted bool `protobuf:"varint,79,opt,name=accepts_restricted,json=acceptsRestricted,proto3" json:"accepts_restricted,omitempty"`
 	// In a closed cell: the tickets that came with the pointers (StreamEntry.ticket), in their order.
 	Tickets       [][]byte `protobuf:"bytes,80,rep,name=tickets,proto3" json:"tickets,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -420,6 +422,13 @@ func (x *FetchRequest) GetPlaces() []*PointerPlace {
 func (x *FetchRequest) GetAcceptsSamples() bool {
 	if x != nil {
 		return x.AcceptsSamples
+	}
+	return false
+}
+
+func (x *FetchRequest) GetAcceptsRestricted() bool {
+	if x != nil {
+		return x.AcceptsRestricted
 	}
 	return false
 }
@@ -609,7 +618,9 @@ type Payload struct {
 	// It was left out: it is beyond the category's read quota, and payloads beside it stand for it. There is no data.
 	SampledOut bool `protobuf:"varint,50,opt,name=sampled_out,json=sampledOut,proto3" json:"sampled_out,omitempty"`
 	// It stands for so many payloads, itself included; 0 = for itself alone.
-	SampleRate    uint32 `protobuf:"varint,51,opt,name=sample_rate,json=sampleRate,proto3" json:"sample_rate,omitempty"`
+	SampleRate uint32 `protobuf:"varint,51,opt,name=sample_rate,json=sampleRate,proto3" json:"sample_rate,omitempty"`
+	// It is the part of the stored payload that the reader may see, whose length and counts are not the pointer's. Absent otherwise.
+	Restricted    *PayloadRestriction `protobuf:"bytes,80,opt,name=restricted,proto3" json:"restricted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -700,6 +711,76 @@ func (x *Payload) GetSampleRate() uint32 {
 	return 0
 }
 
+func (x *Payload) GetRestricted() *PayloadRestriction {
+	if x != nil {
+		return x.Restricted
+	}
+	return nil
+}
+
+// PayloadRestriction describes a payload that is a part of the stored one. Also a view is of that part, and counts its messages.
+type PayloadRestriction struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Frames and messages of the part, both may be 0.
+	Frames   uint32 `protobuf:"varint,1,opt,name=frames,proto3" json:"frames,omitempty"`
+	Messages uint32 `protobuf:"varint,2,opt,name=messages,proto3" json:"messages,omitempty"`
+	// The messages were made anew, as JSON objects of the columns of this version of the schema that the reader may see. 0 = they are as they were stored.
+	SchemaVersion uint32 `protobuf:"varint,3,opt,name=schema_version,json=schemaVersion,proto3" json:"schema_version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PayloadRestriction) Reset() {
+	*x = PayloadRestriction{}
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PayloadRestriction) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PayloadRestriction) ProtoMessage() {}
+
+func (x *PayloadRestriction) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PayloadRestriction.ProtoReflect.Descriptor instead.
+func (*PayloadRestriction) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *PayloadRestriction) GetFrames() uint32 {
+	if x != nil {
+		return x.Frames
+	}
+	return 0
+}
+
+func (x *PayloadRestriction) GetMessages() uint32 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *PayloadRestriction) GetSchemaVersion() uint32 {
+	if x != nil {
+		return x.SchemaVersion
+	}
+	return 0
+}
+
 // PayloadView says what a payload's view is.
 type PayloadView struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -729,7 +810,7 @@ type PayloadView struct {
 
 func (x *PayloadView) Reset() {
 	*x = PayloadView{}
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[9]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -741,7 +822,7 @@ func (x *PayloadView) String() string {
 func (*PayloadView) ProtoMessage() {}
 
 func (x *PayloadView) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[9]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -754,7 +835,7 @@ func (x *PayloadView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PayloadView.ProtoReflect.Descriptor instead.
 func (*PayloadView) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{9}
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PayloadView) GetExact() bool {
@@ -833,7 +914,7 @@ type LossFrame struct {
 
 func (x *LossFrame) Reset() {
 	*x = LossFrame{}
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[10]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -845,7 +926,7 @@ func (x *LossFrame) String() string {
 func (*LossFrame) ProtoMessage() {}
 
 func (x *LossFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[10]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -858,7 +939,7 @@ func (x *LossFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LossFrame.ProtoReflect.Descriptor instead.
 func (*LossFrame) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{10}
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *LossFrame) GetIndex() uint32 {
@@ -886,7 +967,7 @@ type ViewsRequest struct {
 
 func (x *ViewsRequest) Reset() {
 	*x = ViewsRequest{}
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[11]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -898,7 +979,7 @@ func (x *ViewsRequest) String() string {
 func (*ViewsRequest) ProtoMessage() {}
 
 func (x *ViewsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[11]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -911,7 +992,7 @@ func (x *ViewsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ViewsRequest.ProtoReflect.Descriptor instead.
 func (*ViewsRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{11}
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ViewsRequest) GetCategory() string {
@@ -939,7 +1020,7 @@ type ViewsResponse struct {
 
 func (x *ViewsResponse) Reset() {
 	*x = ViewsResponse{}
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[12]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -951,7 +1032,7 @@ func (x *ViewsResponse) String() string {
 func (*ViewsResponse) ProtoMessage() {}
 
 func (x *ViewsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[12]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -964,7 +1045,7 @@ func (x *ViewsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ViewsResponse.ProtoReflect.Descriptor instead.
 func (*ViewsResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{12}
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ViewsResponse) GetViews() []*ViewStatus {
@@ -1038,7 +1119,7 @@ type ViewStatus struct {
 
 func (x *ViewStatus) Reset() {
 	*x = ViewStatus{}
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[13]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1050,7 +1131,7 @@ func (x *ViewStatus) String() string {
 func (*ViewStatus) ProtoMessage() {}
 
 func (x *ViewStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[13]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1063,7 +1144,7 @@ func (x *ViewStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ViewStatus.ProtoReflect.Descriptor instead.
 func (*ViewStatus) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{13}
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ViewStatus) GetCategory() string {
@@ -1190,7 +1271,7 @@ type QueryStatus struct {
 
 func (x *QueryStatus) Reset() {
 	*x = QueryStatus{}
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[14]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1202,7 +1283,7 @@ func (x *QueryStatus) String() string {
 func (*QueryStatus) ProtoMessage() {}
 
 func (x *QueryStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[14]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1215,7 +1296,7 @@ func (x *QueryStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryStatus.ProtoReflect.Descriptor instead.
 func (*QueryStatus) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{14}
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *QueryStatus) GetCategory() string {
@@ -1272,7 +1353,7 @@ const file_scribe_v1_readproxy_proto_rawDesc = "" +
 	"\x06wanted\x18\x02 \x03(\v2\x19.scribe.v1.WantedCategoryR\x06wanted\"6\n" +
 	"\x0eWantedCategory\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
-	"\x03all\x18\x02 \x01(\bR\x03all\"\xbf\x02\n" +
+	"\x03all\x18\x02 \x01(\bR\x03all\"\xee\x02\n" +
 	"\fFetchRequest\x12\x1a\n" +
 	"\bpointers\x18\x01 \x03(\fR\bpointers\x126\n" +
 	"\bencoding\x18\x02 \x01(\x0e2\x1a.scribe.v1.PayloadEncodingR\bencoding\x12\x1a\n" +
@@ -1282,7 +1363,8 @@ const file_scribe_v1_readproxy_proto_rawDesc = "" +
 	"\x04view\x18\n" +
 	" \x01(\v2\x0f.scribe.v1.ViewR\x04view\x12/\n" +
 	"\x06places\x18\v \x03(\v2\x17.scribe.v1.PointerPlaceR\x06places\x12'\n" +
-	"\x0faccepts_samples\x182 \x01(\bR\x0eacceptsSamples\x12\x18\n" +
+	"\x0faccepts_samples\x182 \x01(\bR\x0eacceptsSamples\x12-\n" +
+	"\x12accepts_restricted\x18O \x01(\bR\x11acceptsRestricted\x12\x18\n" +
 	"\atickets\x18P \x03(\fR\atickets\"D\n" +
 	"\x04View\x12&\n" +
 	"\x05query\x18\x01 \x01(\v2\x10.scribe.v1.QueryR\x05query\x12\x14\n" +
@@ -1291,7 +1373,7 @@ const file_scribe_v1_readproxy_proto_rawDesc = "" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x10\n" +
 	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\"?\n" +
 	"\rFetchResponse\x12.\n" +
-	"\bpayloads\x18\x01 \x03(\v2\x12.scribe.v1.PayloadR\bpayloads\"\xfe\x01\n" +
+	"\bpayloads\x18\x01 \x03(\v2\x12.scribe.v1.PayloadR\bpayloads\"\xbd\x02\n" +
 	"\aPayload\x12*\n" +
 	"\x05error\x18\x01 \x01(\v2\x14.scribe.v1.ErrorInfoR\x05error\x12\x14\n" +
 	"\x05codec\x18\x02 \x01(\rR\x05codec\x12\x12\n" +
@@ -1304,7 +1386,14 @@ const file_scribe_v1_readproxy_proto_rawDesc = "" +
 	"\vsampled_out\x182 \x01(\bR\n" +
 	"sampledOut\x12\x1f\n" +
 	"\vsample_rate\x183 \x01(\rR\n" +
-	"sampleRate\"\xeb\x01\n" +
+	"sampleRate\x12=\n" +
+	"\n" +
+	"restricted\x18P \x01(\v2\x1d.scribe.v1.PayloadRestrictionR\n" +
+	"restricted\"o\n" +
+	"\x12PayloadRestriction\x12\x16\n" +
+	"\x06frames\x18\x01 \x01(\rR\x06frames\x12\x1a\n" +
+	"\bmessages\x18\x02 \x01(\rR\bmessages\x12%\n" +
+	"\x0eschema_version\x18\x03 \x01(\rR\rschemaVersion\"\xeb\x01\n" +
 	"\vPayloadView\x12\x14\n" +
 	"\x05exact\x18\x01 \x01(\bR\x05exact\x12\x12\n" +
 	"\x04rows\x18\x02 \x01(\x04R\x04rows\x12\x12\n" +
@@ -1376,26 +1465,27 @@ func file_scribe_v1_readproxy_proto_rawDescGZIP() []byte {
 }
 
 var file_scribe_v1_readproxy_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_scribe_v1_readproxy_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_scribe_v1_readproxy_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_scribe_v1_readproxy_proto_goTypes = []any{
-	(PayloadEncoding)(0),   // 0: scribe.v1.PayloadEncoding
-	(*PushRequest)(nil),    // 1: scribe.v1.PushRequest
-	(*PushedBlock)(nil),    // 2: scribe.v1.PushedBlock
-	(*PushResponse)(nil),   // 3: scribe.v1.PushResponse
-	(*WantedCategory)(nil), // 4: scribe.v1.WantedCategory
-	(*FetchRequest)(nil),   // 5: scribe.v1.FetchRequest
-	(*View)(nil),           // 6: scribe.v1.View
-	(*PointerPlace)(nil),   // 7: scribe.v1.PointerPlace
-	(*FetchResponse)(nil),  // 8: scribe.v1.FetchResponse
-	(*Payload)(nil),        // 9: scribe.v1.Payload
-	(*PayloadView)(nil),    // 10: scribe.v1.PayloadView
-	(*LossFrame)(nil),      // 11: scribe.v1.LossFrame
-	(*ViewsRequest)(nil),   // 12: scribe.v1.ViewsRequest
-	(*ViewsResponse)(nil),  // 13: scribe.v1.ViewsResponse
-	(*ViewStatus)(nil),     // 14: scribe.v1.ViewStatus
-	(*QueryStatus)(nil),    // 15: scribe.v1.QueryStatus
-	(*Query)(nil),          // 16: scribe.v1.Query
-	(*ErrorInfo)(nil),      // 17: scribe.v1.ErrorInfo
+	(PayloadEncoding)(0),       // 0: scribe.v1.PayloadEncoding
+	(*PushRequest)(nil),        // 1: scribe.v1.PushRequest
+	(*PushedBlock)(nil),        // 2: scribe.v1.PushedBlock
+	(*PushResponse)(nil),       // 3: scribe.v1.PushResponse
+	(*WantedCategory)(nil),     // 4: scribe.v1.WantedCategory
+	(*FetchRequest)(nil),       // 5: scribe.v1.FetchRequest
+	(*View)(nil),               // 6: scribe.v1.View
+	(*PointerPlace)(nil),       // 7: scribe.v1.PointerPlace
+	(*FetchResponse)(nil),      // 8: scribe.v1.FetchResponse
+	(*Payload)(nil),            // 9: scribe.v1.Payload
+	(*PayloadRestriction)(nil), // 10: scribe.v1.PayloadRestriction
+	(*PayloadView)(nil),        // 11: scribe.v1.PayloadView
+	(*LossFrame)(nil),          // 12: scribe.v1.LossFrame
+	(*ViewsRequest)(nil),       // 13: scribe.v1.ViewsRequest
+	(*ViewsResponse)(nil),      // 14: scribe.v1.ViewsResponse
+	(*ViewStatus)(nil),         // 15: scribe.v1.ViewStatus
+	(*QueryStatus)(nil),        // 16: scribe.v1.QueryStatus
+	(*Query)(nil),              // 17: scribe.v1.Query
+	(*ErrorInfo)(nil),          // 18: scribe.v1.ErrorInfo
 }
 var file_scribe_v1_readproxy_proto_depIdxs = []int32{
 	2,  // 0: scribe.v1.PushRequest.blocks:type_name -> scribe.v1.PushedBlock
@@ -1403,25 +1493,26 @@ var file_scribe_v1_readproxy_proto_depIdxs = []int32{
 	0,  // 2: scribe.v1.FetchRequest.encoding:type_name -> scribe.v1.PayloadEncoding
 	6,  // 3: scribe.v1.FetchRequest.view:type_name -> scribe.v1.View
 	7,  // 4: scribe.v1.FetchRequest.places:type_name -> scribe.v1.PointerPlace
-	16, // 5: scribe.v1.View.query:type_name -> scribe.v1.Query
+	17, // 5: scribe.v1.View.query:type_name -> scribe.v1.Query
 	9,  // 6: scribe.v1.FetchResponse.payloads:type_name -> scribe.v1.Payload
-	17, // 7: scribe.v1.Payload.error:type_name -> scribe.v1.ErrorInfo
-	10, // 8: scribe.v1.Payload.view:type_name -> scribe.v1.PayloadView
-	11, // 9: scribe.v1.PayloadView.losses:type_name -> scribe.v1.LossFrame
-	14, // 10: scribe.v1.ViewsResponse.views:type_name -> scribe.v1.ViewStatus
-	15, // 11: scribe.v1.ViewsResponse.queries:type_name -> scribe.v1.QueryStatus
-	16, // 12: scribe.v1.QueryStatus.query:type_name -> scribe.v1.Query
-	5,  // 13: scribe.v1.ReadProxyService.Fetch:input_type -> scribe.v1.FetchRequest
-	12, // 14: scribe.v1.ViewService.Views:input_type -> scribe.v1.ViewsRequest
-	1,  // 15: scribe.v1.PushService.Push:input_type -> scribe.v1.PushRequest
-	8,  // 16: scribe.v1.ReadProxyService.Fetch:output_type -> scribe.v1.FetchResponse
-	13, // 17: scribe.v1.ViewService.Views:output_type -> scribe.v1.ViewsResponse
-	3,  // 18: scribe.v1.PushService.Push:output_type -> scribe.v1.PushResponse
-	16, // [16:19] is the sub-list for method output_type
-	13, // [13:16] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	18, // 7: scribe.v1.Payload.error:type_name -> scribe.v1.ErrorInfo
+	11, // 8: scribe.v1.Payload.view:type_name -> scribe.v1.PayloadView
+	10, // 9: scribe.v1.Payload.restricted:type_name -> scribe.v1.PayloadRestriction
+	12, // 10: scribe.v1.PayloadView.losses:type_name -> scribe.v1.LossFrame
+	15, // 11: scribe.v1.ViewsResponse.views:type_name -> scribe.v1.ViewStatus
+	16, // 12: scribe.v1.ViewsResponse.queries:type_name -> scribe.v1.QueryStatus
+	17, // 13: scribe.v1.QueryStatus.query:type_name -> scribe.v1.Query
+	5,  // 14: scribe.v1.ReadProxyService.Fetch:input_type -> scribe.v1.FetchRequest
+	13, // 15: scribe.v1.ViewService.Views:input_type -> scribe.v1.ViewsRequest
+	1,  // 16: scribe.v1.PushService.Push:input_type -> scribe.v1.PushRequest
+	8,  // 17: scribe.v1.ReadProxyService.Fetch:output_type -> scribe.v1.FetchResponse
+	14, // 18: scribe.v1.ViewService.Views:output_type -> scribe.v1.ViewsResponse
+	3,  // 19: scribe.v1.PushService.Push:output_type -> scribe.v1.PushResponse
+	17, // [17:20] is the sub-list for method output_type
+	14, // [14:17] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_readproxy_proto_init() }
@@ -1436,7 +1527,7 @@ func file_scribe_v1_readproxy_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_scribe_v1_readproxy_proto_rawDesc), len(file_scribe_v1_readproxy_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -788,7 +788,9 @@ type StreamOpened struct {
 	// The shards at the start.
 	Shards []*StreamShard `protobuf:"bytes,2,rep,name=shards,proto3" json:"shards,omitempty"`
 	// The ordering window that holds; absent = unbounded.
-	Window        *durationpb.Duration `protobuf:"bytes,3,opt,name=window,proto3" json:"window,omitempty"`
+	Window *durationpb.Duration `protobuf:"bytes,3,opt,name=window,proto3" json:"window,omitempty"`
+	// The reader is limited to some rows and columns: its pointers do not say how many messages there are, and when.
+	Restricted    bool `protobuf:"varint,80,opt,name=restricted,proto3" json:"restricted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -842,6 +844,13 @@ func (x *StreamOpened) GetWindow() *durationpb.Duration {
 		return x.Window
 	}
 	return nil
+}
+
+func (x *StreamOpened) GetRestricted() bool {
+	if x != nil {
+		return x.Restricted
+	}
+	return false
 }
 
 // StreamShard is a physical shard's part in a stream.
@@ -1450,11 +1459,14 @@ const file_scribe_v1_readstream_proto_rawDesc = "" +
 	"shardAdded\x129\n" +
 	"\vshard_ended\x18\a \x01(\v2\x16.scribe.v1.StreamShardH\x00R\n" +
 	"shardEndedB\x06\n" +
-	"\x04step\"\xa2\x01\n" +
+	"\x04step\"\xc2\x01\n" +
 	"\fStreamOpened\x12/\n" +
 	"\bcategory\x18\x01 \x01(\v2\x13.scribe.v1.CategoryR\bcategory\x12.\n" +
 	"\x06shards\x18\x02 \x03(\v2\x16.scribe.v1.StreamShardR\x06shards\x121\n" +
-	"\x06window\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06window\"P\n" +
+	"\x06window\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06window\x12\x1e\n" +
+	"\n" +
+	"restricted\x18P \x01(\bR\n" +
+	"restricted\"P\n" +
 	"\vStreamShard\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x10\n" +
 	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\x12\x19\n" +

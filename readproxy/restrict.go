@@ -22,28 +22,28 @@ type readerLimits struct {
 	table       *restrict.Table // over the newest schema that this server knows
 }
 
-// limitsOf returns to what the reader of a request is limited; nil = nothing.
-func (s *Server) limitsOf(ctx context.Context, encoding scribev1.PayloadEncoding, cat *scribev1.Category, req *scribev1.FetchRequest) (*readerLimits, error) {
+// limitsOf returns to what the reader of a request is limited, nil = nothing, and the category: another region may have it.
+func (s *Server) limitsOf(ctx context.Context, encoding scribev1.PayloadEncoding, cat *scribev1.Category, req *scribev1.FetchRequest) (*readerLimits, *scribev1.Category, error) {
 	r := restrict.FromContext(ctx)
 	if r == nil {
-		return nil, nil //nolint:nilnil // no limits
+		return nil, cat, nil
 	}
 	if req.GetPeer() || encoding == blockEncoding {
-		return nil, rpc.Errorf(scribev1.Reason_REASON_DENIED, "fetch: whole blocks are not for readers that are limited to some rows and columns")
+		return nil, nil, rpc.Errorf(scribev1.Reason_REASON_DENIED, "fetch: whole blocks are not for readers that are limited to some rows and columns")
 	}
 	if cat == nil { // of another region
 		var err error
 		if cat, err = s.deps.Categories.Resolve(ctx, req.GetCategory()); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	t, _, err := s.tableOf(ctx, cat, r)
-	return &readerLimits{restriction: r, table: t}, err
+	return &readerLimits{restriction: r, table: t}, cat, err
 }
 
 // tableOf applies a restriction to the newest schema of a category, which it returns as well: this server's copy may be old.
 func (s *Server) tableOf(ctx context.Context, cat *scribev1.Category, r *restrict.Restriction) (*restrict.Table, *scribev1.Category, error) {
-	t, latest, err := s.tables.Latest(ctx, cat, r, restrict.LeastSchema(ctx), s.deps.Categories.Resolve)
+	t, latest, err := s.tables.Latest(ctx, cat, r, s.deps.Categories.Resolve)
 	switch {
 	case errors.Is(err, restrict.ErrInapplicable):
 		err = errInapplicable(cat.GetName())

@@ -30,7 +30,7 @@ func limitedTo(t testing.TB, limits ...string) context.Context {
 			t.Fatal(err)
 		}
 	}
-	return restrict.NewContext(t.Context(), restrict.New(list...), 0)
+	return restrict.NewContext(t.Context(), restrict.New(list...))
 }
 
 // unseen is what no reader with the limits of these tests may get.
@@ -191,7 +191,7 @@ func TestRestrictedRefusals(t *testing.T) {
 		t.Errorf("a column that is gone: %v", err)
 	}
 	// A limit that was made of no rule, as when the right has ended, serves nothing.
-	if _, err := v.server.Fetch(restrict.NewContext(t.Context(), restrict.Nothing(), 0), &scribev1.FetchRequest{Pointers: enc, Category: "a"}); rpc.ReasonOf(err) != scribev1.Reason_REASON_DENIED {
+	if _, err := v.server.Fetch(restrict.NewContext(t.Context(), restrict.Nothing()), &scribev1.FetchRequest{Pointers: enc, Category: "a"}); rpc.ReasonOf(err) != scribev1.Reason_REASON_DENIED {
 		t.Errorf("nothing: %v", err)
 	}
 
@@ -224,7 +224,7 @@ func TestRestrictedOldSchema(t *testing.T) {
 	h := newHarnessWith(t, func(d *Deps) { d.Categories = cats })
 	enc, _ := h.put(pointer.CodecNone, []payload{requestRows(t)})
 	fetch := func(ctx context.Context, least uint32) (*scribev1.Payload, error) {
-		res, err := h.server.Fetch(restrict.NewContext(ctx, restrict.FromContext(ctx), least), &scribev1.FetchRequest{Pointers: enc, Category: "a"})
+		res, err := h.server.Fetch(restrict.NewContext(ctx, restrict.FromContext(ctx).Over(least)), &scribev1.FetchRequest{Pointers: enc, Category: "a"})
 		if err != nil {
 			return nil, err
 		}
@@ -256,7 +256,7 @@ func TestRestrictedMemory(t *testing.T) {
 	enc, _ := v.put(pointer.CodecNone, []payload{requestRows(t)})
 	req := &scribev1.FetchRequest{Pointers: enc, Category: "a"}
 	cat, _ := v.server.deps.Categories.Lookup("a")
-	limits, err := v.server.limitsOf(limitedTo(t, statusOnly), raw, cat, req)
+	limits, _, err := v.server.limitsOf(limitedTo(t, statusOnly), raw, cat, req)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -189,7 +189,7 @@ func (s *Server) serveFetch(ctx context.Context, req *scribev1.FetchRequest) (*s
 	if err != nil {
 		return nil, err
 	}
-	limited, err := s.limitsOf(ctx, encoding, cat, req)
+	limited, cat, err := s.limitsOf(ctx, encoding, cat, req)
 	if err != nil {
 		return nil, err
 	}

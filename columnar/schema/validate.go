@@ -150,6 +150,14 @@ func (o *ProtobufOptions) Descriptor() (protoreflect.MessageDescriptor, error) {
 	return nil, fmt.Errorf("%s", text)
 }
 
+// ProtobufField returns the field of a message that a step of a path names, by its name in the descriptors or by its JSON name; nil if there is none.
+func ProtobufField(m protoreflect.MessageDescriptor, name string) protoreflect.FieldDescriptor {
+	if f := m.Fields().ByName(protoreflect.Name(name)); f != nil {
+		return f
+	}
+	return m.Fields().ByJSONName(name)
+}
+
 // messageNames returns the names of the top-level messages of files.
 func messageNames(files *protoregistry.Files) []string {
 	var names []string

@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"scribe/columnar/schema"
 	"scribe/columnar/transcode/rows"
 )
 
@@ -116,7 +117,7 @@ func newProtoType(f protoreflect.FieldDescriptor) *protoType {
 func newProtoWalk(m protoreflect.MessageDescriptor, at *rows.Target, found func(slot int, t *protoType)) *protoWalk {
 	w := &protoWalk{fields: map[protowire.Number]*protoField{}}
 	for name, part := range at.Children {
-		fd := fieldNamed(m, name)
+		fd := schema.ProtobufField(m, name)
 		if fd == nil {
 			continue
 		}
@@ -157,14 +158,6 @@ func newProtoWalk(m protoreflect.MessageDescriptor, at *rows.Target, found func(
 		return false
 	})
 	return w
-}
-
-// fieldNamed finds a field by its name in the descriptors, or by its JSON name.
-func fieldNamed(m protoreflect.MessageDescriptor, name string) protoreflect.FieldDescriptor {
-	if f := m.Fields().ByName(protoreflect.Name(name)); f != nil {
-		return f
-	}
-	return m.Fields().ByJSONName(name)
 }
 
 // fieldOf returns the field with number n, or nil if it is not required.

@@ -92,15 +92,15 @@ func (s *Set) CheckTicket(ticket []byte, p principal.Principal, category string,
 	if !hmac.Equal(ticket[head:], macOf(key, ticket[:head], p, category, canonical)) {
 		return Place{}, BadTicket
 	}
+	if uint64(now.Unix()) >= binary.LittleEndian.Uint64(ticket[5:]) { //nolint:gosec // after 1970
+		return Place{}, OldTicket
+	}
 	var digest restrict.Digest // that of no restriction in version 1
 	if head > ticketHead {
 		copy(digest[:], ticket[ticketHead:])
 	}
 	if digest != r.Digest() {
 		return Place{}, OldRights
-	}
-	if uint64(now.Unix()) >= binary.LittleEndian.Uint64(ticket[5:]) { //nolint:gosec // after 1970
-		return Place{}, OldTicket
 	}
 	return Place{Shard: binary.LittleEndian.Uint64(ticket[13:]), LSN: binary.LittleEndian.Uint64(ticket[21:])}, Allowed
 }

@@ -113,7 +113,12 @@ func (s controlService) ListCategories(ctx context.Context, req *scribev1.ListCa
 				out.More = true
 				return out, nil
 			}
-			out.Categories = append(out.Categories, s.e.seenAs(ctx, c, 0))
+			if req.GetWithoutSchemas() {
+				c = s.e.seenListed(ctx, c)
+			} else {
+				c = s.e.seenAs(ctx, c, 0)
+			}
+			out.Categories = append(out.Categories, c)
 		}
 		if out.Named = page.GetNamed(); !page.GetMore() {
 			return out, nil

@@ -69,7 +69,7 @@ func (s readStreamService) Stream(ctx context.Context, recv func(context.Context
 		}
 		limits := access.Limits{Restriction: limited}
 		if limited != nil {
-			table, err := s.e.tableOf(ctx, category, limited, 0)
+			table, err := s.e.tableOf(ctx, category, limited)
 			if err != nil {
 				cancel(err) // as when the schema has changed, so that the limits can't be told any more
 				return err
@@ -132,18 +132,18 @@ func (s readProxyService) Fetch(ctx context.Context, req *scribev1.FetchRequest)
 	if !req.GetAcceptsRestricted() {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "fetch: your grants on category %q are limited to some rows and columns, and this client is older than that: use a newer one", shortenName(req.GetCategory()))
 	}
-	least := uint32(0)
+	limited := d.limited
 	if len(req.GetTickets()) > 0 { // of a member's request the pointers are as they are stored
 		req = proto.CloneOf(req)
 		for i, ticket := range req.GetTickets() {
 			req.Pointers[i] = d.set.UnsealPointer(ticket, req.GetPointers()[i])
-			least = max(least, access.SchemaOf(ticket))
+			limited = limited.Over(access.SchemaOf(ticket))
 		}
 	}
-	if _, err := s.e.tableOf(ctx, req.GetCategory(), d.limited, least); err != nil {
+	if _, err := s.e.tableOf(ctx, req.GetCategory(), limited); err != nil {
 		return nil, err
 	}
-	return s.ReadProxyService.Fetch(restrict.NewContext(ctx, d.limited, least), req)
+	return s.ReadProxyService.Fetch(restrict.NewContext(ctx, limited), req)
 }
 
 // allowFetch decides about a fetch. Whoever may read every category of the cell needs no tickets: there is nothing of others in a

@@ -30,15 +30,19 @@ func (e *Enforcer) allowRead(ctx context.Context, what access.Permission, catego
 	}
 	if d.limited != nil {
 		// That there is no such category is for the role to say.
-		if _, err := e.tableOf(ctx, category, d.limited, 0); err != nil && rpc.ReasonOf(err) != scribev1.Reason_REASON_UNKNOWN_CATEGORY {
+		table, err := e.tableOf(ctx, category, d.limited)
+		switch {
+		case err == nil: // who reads on behalf of the caller hands it on
+			return d.limited.Over(table.Schema().Version), nil
+		case rpc.ReasonOf(err) != scribev1.Reason_REASON_UNKNOWN_CATEGORY:
 			return nil, err
 		}
 	}
 	return d.limited, nil
 }
 
-// tableOf applies a restriction to a category, whose schema must not be older than version least. A denial does not say to the reader which columns there are.
-func (e *Enforcer) tableOf(ctx context.Context, category string, r *restrict.Restriction, least uint32) (*restrict.Table, error) {
+// tableOf applies a restriction to a category. A denial does not say to the reader which columns there are.
+func (e *Enforcer) tableOf(ctx context.Context, category string, r *restrict.Restriction) (*restrict.Table, error) {
 	categories := e.categories.Load()
 	if categories == nil {
 		return nil, e.denyCategory(ctx, principal.FromContext(ctx), access.NotKnown, describeAct(access.Read, category), category)
@@ -50,7 +54,7 @@ func (e *Enforcer) tableOf(ctx context.Context, category string, r *restrict.Res
 			return nil, err
 		}
 	}
-	table, _, err := e.tables.Latest(ctx, c, r, least, (*categories).Resolve)
+	table, _, err := e.tables.Latest(ctx, c, r, (*categories).Resolve)
 	switch {
 	case errors.Is(err, restrict.ErrInapplicable):
 		err = e.denyCategory(ctx, principal.FromContext(ctx), access.Inapplicable, describeAct(access.Read, category), category)
@@ -74,7 +78,7 @@ func (e *Enforcer) withImposed(ctx context.Context, w http.ResponseWriter, h htt
 		return ctx, rpc.Errorf(scribev1.Reason_REASON_INVALID, "%w", err)
 	}
 	w.Header().Set(restrict.Header, r.Digest().Text())
-	return restrict.NewContext(ctx, r, 0), nil
+	return restrict.NewContext(ctx, r), nil
 }
 
 // decodeImposed is restrict.Decode, once for each text: a query says it with each of its requests.
@@ -105,14 +109,19 @@ func (e *Enforcer) restrictCategory(c *scribev1.Category, r *restrict.Restrictio
 	if c == nil || r == nil {
 		return c
 	}
-	c = proto.CloneOf(c)
 	table, err := e.tables.TableOf(c, r)
-	if err != nil {
+	return limitCategory(c, table, err)
+}
+
+// limitCategory returns a category without what a table hides: of a nil one, which nobody could make, or was asked for, without a schema.
+func limitCategory(c *scribev1.Category, table *restrict.Table, err error) *scribev1.Category {
+	c = proto.CloneOf(c)
+	if table == nil || err != nil {
 		c.Schema = ""
 	} else {
 		c.Schema = schema.HistoryOf(table.Schema()).Marshal()
 	}
-	if err != nil || table.Rewritten() {
+	if table == nil || err != nil || table.Rewritten() {
 		// By which field messages are placed may be hidden, and means nothing in messages that are made anew: their readers read all shards.
 		c.ShardBy, c.ShardField, c.FormerLayouts, c.LayoutsForgotten = scribev1.ShardBy_SHARD_BY_UNSPECIFIED, "", nil, true
 	}
@@ -127,7 +136,19 @@ func (e *Enforcer) seenAs(ctx context.Context, c *scribev1.Category, by access.P
 	if c == nil || r == nil {
 		return c
 	}
-	seen := e.restrictCategory(c, r)
+	return e.keepLayout(ctx, c, e.restrictCategory(c, r), by)
+}
+
+// seenListed is seenAs of a category that was asked for without its schema.
+func (e *Enforcer) seenListed(ctx context.Context, c *scribev1.Category) *scribev1.Category {
+	if e.schemaRestriction(ctx, c, 0) == nil {
+		return c
+	}
+	return e.keepLayout(ctx, c, limitCategory(c, nil, nil), 0)
+}
+
+// keepLayout returns what the caller sees of a category, with its layout for who may write to it.
+func (e *Enforcer) keepLayout(ctx context.Context, c, seen *scribev1.Category, by access.Permission) *scribev1.Category {
 	if by == 0 && !isImposed(ctx) && e.mayTo(ctx, access.Write, c) {
 		seen.ShardBy, seen.ShardField, seen.LayoutsForgotten = c.GetShardBy(), c.GetShardField(), c.GetLayoutsForgotten()
 		seen.FormerLayouts = c.GetFormerLayouts()
@@ -252,7 +273,7 @@ func (e *Enforcer) explainLimits(ctx context.Context, category string, res *scri
 			return // it need not exist
 		}
 	}
-	if _, _, err := e.tables.Latest(ctx, c, restrict.New(limits...), 0, (*categories).Resolve); errors.Is(err, restrict.ErrInapplicable) {
+	if _, _, err := e.tables.Latest(ctx, c, restrict.New(limits...), (*categories).Resolve); errors.Is(err, restrict.ErrInapplicable) {
 		res.Inapplicable = err.Error()
 	}
 }

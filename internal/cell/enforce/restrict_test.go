@@ -198,7 +198,7 @@ type restrictedPayloads struct {
 }
 
 func (p *restrictedPayloads) Fetch(ctx context.Context, _ *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
-	p.last, p.least = restrict.FromContext(ctx), restrict.LeastSchema(ctx)
+	p.last, p.least = restrict.FromContext(ctx), restrict.FromContext(ctx).Least()
 	return &scribev1.FetchResponse{}, nil
 }
 
@@ -275,7 +275,7 @@ func TestImposedRestriction(t *testing.T) {
 	if w := call(bob, r.Encode()); seen == nil || restrict.FromContext(seen) != nil || w.Header().Get(restrict.Header) != "" {
 		t.Errorf("a client's: %v", w.Header())
 	}
-	for _, headers := range [][]string{{"x"}, {r.Encode(), r.Encode()}, {"W10"}} {
+	for _, headers := range [][]string{{"x"}, {r.Encode(), r.Encode()}, {"0:W10"}, {r.Encode()[1:]}} {
 		if w := call(member, headers...); seen != nil || w.Code == http.StatusOK {
 			t.Errorf("%q: %d", headers, w.Code)
 		}
@@ -284,6 +284,10 @@ func TestImposedRestriction(t *testing.T) {
 	services := e.Services(rpc.Services{ReadProxy: inner})
 	if _, err := services.ReadProxy.Fetch(imposed, &scribev1.FetchRequest{Category: "payments", Pointers: [][]byte{pointerOf(1, 2)}, AcceptsRestricted: true}); err != nil || inner.last.Digest() != r.Digest() {
 		t.Errorf("a member's fetch: %v, %v", inner.last.Texts(), err)
+	}
+	call(member, r.Over(9).Encode())
+	if _, err := services.ReadProxy.Fetch(seen, &scribev1.FetchRequest{Category: "payments", Pointers: [][]byte{pointerOf(1, 2)}, AcceptsRestricted: true}); rpc.ReasonOf(err) != scribev1.Reason_REASON_NO_BACKEND {
+		t.Errorf("a member's fetch over a newer schema than the process knows: %v", err)
 	}
 	for _, req := range []*scribev1.FetchRequest{{Category: "payments", Peer: true}, {Category: "payments", Encoding: scribev1.PayloadEncoding_PAYLOAD_ENCODING_BLOCK}, {Category: "gone", AcceptsRestricted: true}} {
 		if _, err := services.ReadProxy.Fetch(imposed, req); err == nil {
@@ -478,7 +482,7 @@ func TestSeenCategories(t *testing.T) {
 		"writes": "write:payments; read:payments hide iban",
 	})
 	s := e.Services(rpc.Services{Control: describedCategories{category: c}}).Control
-	member := restrict.NewContext(principal.NewContext(t.Context(), principal.Principal{Kind: principal.Member, Name: "m"}), limitsFor(e, "reader"), 0)
+	member := restrict.NewContext(principal.NewContext(t.Context(), principal.Principal{Kind: principal.Member, Name: "m"}), limitsFor(e, "reader"))
 	for name, want := range map[string]struct {
 		ctx                    context.Context
 		schema, layout         bool // as it is described

@@ -66,10 +66,10 @@ func (c *Cache) TableOf(cat *scribev1.Category, r *Restriction) (*Table, error) 
 	return a.table, a.err
 }
 
-// Latest is TableOf for who has a copy of the category that may be old: if the restriction can't be applied to it, or its schema is older than version least, resolve is asked once
+// Latest is TableOf for who has a copy of the category that may be old: if the restriction can't be applied to it, or its schema is older than the restriction's, resolve is asked once
 // for the newest. It returns the category that the table is of. An error is of resolve, ErrOld, or ErrInapplicable.
-func (c *Cache) Latest(ctx context.Context, cat *scribev1.Category, r *Restriction, least uint32, resolve func(context.Context, string) (*scribev1.Category, error)) (*Table, *scribev1.Category, error) {
-	isOld := func(t *Table) bool { return t.Schema().Version < least }
+func (c *Cache) Latest(ctx context.Context, cat *scribev1.Category, r *Restriction, resolve func(context.Context, string) (*scribev1.Category, error)) (*Table, *scribev1.Category, error) {
+	isOld := func(t *Table) bool { return t.Schema().Version < r.Least() }
 	t, err := c.TableOf(cat, r)
 	if err == nil && !isOld(t) {
 		return t, cat, nil
@@ -81,7 +81,7 @@ func (c *Cache) Latest(ctx context.Context, cat *scribev1.Category, r *Restricti
 	case err != nil:
 		return nil, nil, err
 	case isOld(t):
-		return nil, nil, fmt.Errorf("%w: version %d, want %d", ErrOld, t.Schema().Version, least)
+		return nil, nil, fmt.Errorf("%w: version %d, want %d", ErrOld, t.Schema().Version, r.Least())
 	}
 	return t, cat, nil
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 
@@ -185,6 +186,26 @@ type Restriction struct {
 	nothing string
 	texts   []string
 	digest  Digest
+	// least is the version that the category's schema must have at least; 0 = any. It is not in the digest.
+	least uint32
+}
+
+// Over returns the restriction for a category whose schema has a version: it must not be applied to an older one, in which what it hides by a newer name may have another.
+func (r *Restriction) Over(version uint32) *Restriction {
+	if r == nil || r.least >= version {
+		return r
+	}
+	over := *r
+	over.least = version
+	return &over
+}
+
+// Least returns the version that the category's schema must have at least.
+func (r *Restriction) Least() uint32 {
+	if r == nil {
+		return 0
+	}
+	return r.least
 }
 
 // New returns the restriction of some limits, none of which is zero: then there would be no restriction. Under more than MaxLimits different ones nothing may be
@@ -256,16 +277,17 @@ func (r *Restriction) Texts() []string {
 // that it was heeded: the request has Encode's text, the answer the digest's.
 const Header = "Scribe-Restriction"
 
-// Encode returns the restriction as text of a header: the limits, which have no line breaks, a line each, in URL-safe base64.
+// Encode returns the restriction as text of a header: the version that the schema must have at least, a colon, and the limits, which have no line breaks, a line each, in URL-safe
+// base64.
 func (r *Restriction) Encode() string {
-	return base64.RawURLEncoding.EncodeToString([]byte(strings.Join(r.texts, "\n")))
+	return strconv.FormatUint(uint64(r.least), 10) + ":" + base64.RawURLEncoding.EncodeToString([]byte(strings.Join(r.texts, "\n")))
 }
 
 // Text returns the digest as text of a header.
 func (d Digest) Text() string { return base64.RawURLEncoding.EncodeToString(d[:]) }
 
-// maxEncoded bounds the text of a header: MaxLimits of MaxText and their line breaks, a third longer in base64. Servers take headers of 64 KiB together.
-const maxEncoded = (MaxLimits*(MaxText+1)*4 + 2) / 3
+// maxEncoded bounds the text of a header: a version, and MaxLimits of MaxText and their line breaks, a third longer in base64. Servers take headers of 64 KiB together.
+const maxEncoded = len("4294967295:") + (MaxLimits*(MaxText+1)*4+2)/3
 
 // Decode returns the restriction that Encode wrote. It is never nil without an error.
 func Decode(text string) (*Restriction, error) {
@@ -273,7 +295,12 @@ func Decode(text string) (*Restriction, error) {
 	if len(text) > maxEncoded {
 		return fail(fmt.Errorf("it has %d bytes, at most %d are allowed", len(text), maxEncoded))
 	}
-	raw, err := base64.RawURLEncoding.DecodeString(text)
+	version, encoded, _ := strings.Cut(text, ":")
+	least, err := strconv.ParseUint(version, 10, 32)
+	if err != nil {
+		return fail(err)
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(encoded)
 	if err != nil {
 		return fail(err)
 	}
@@ -287,30 +314,18 @@ func Decode(text string) (*Restriction, error) {
 			return fail(err)
 		}
 	}
-	return New(limits...), nil
+	return New(limits...).Over(uint32(least)), nil
 }
 
 type contextKey struct{}
 
-// contextValue is a restriction with the version of the category's schema that it must not be applied to an older one than.
-type contextValue struct {
-	restriction *Restriction
-	least       uint32
-}
-
-// NewContext returns a context for a call whose answer is restricted, over a schema that is not older than version least.
-func NewContext(ctx context.Context, r *Restriction, least uint32) context.Context {
-	return context.WithValue(ctx, contextKey{}, contextValue{r, least})
+// NewContext returns a context for a call whose answer is restricted.
+func NewContext(ctx context.Context, r *Restriction) context.Context {
+	return context.WithValue(ctx, contextKey{}, r)
 }
 
 // FromContext returns the restriction of a call; nil without one.
 func FromContext(ctx context.Context) *Restriction {
-	v, _ := ctx.Value(contextKey{}).(contextValue)
-	return v.restriction
-}
-
-// LeastSchema returns the version that the schema of a call with a restriction must have at least.
-func LeastSchema(ctx context.Context) uint32 {
-	v, _ := ctx.Value(contextKey{}).(contextValue)
-	return v.least
+	r, _ := ctx.Value(contextKey{}).(*Restriction)
+	return r
 }

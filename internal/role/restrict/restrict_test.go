@@ -15,6 +15,9 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/descriptorpb"
+
 	"scribe/columnar"
 	"scribe/columnar/schema"
 	"scribe/columnar/transcode"
@@ -332,6 +335,49 @@ func TestTypes(t *testing.T) {
 	}
 }
 
+// TestProtobufNames: a field of a Protobuf message has two names. A column of the one is not hidden while another column shows it by the other.
+func TestProtobufNames(t *testing.T) {
+	field := func(name string, number int32, kind descriptorpb.FieldDescriptorProto_Type, of string) *descriptorpb.FieldDescriptorProto {
+		f := &descriptorpb.FieldDescriptorProto{Name: &name, Number: &number, Type: &kind, Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum()}
+		if of != "" {
+			f.TypeName = &of
+		}
+		return f
+	}
+	const text, message = descriptorpb.FieldDescriptorProto_TYPE_STRING, descriptorpb.FieldDescriptorProto_TYPE_MESSAGE
+	descriptors, err := proto.Marshal(&descriptorpb.FileDescriptorSet{File: []*descriptorpb.FileDescriptorProto{{
+		Name: new("m.proto"), Syntax: new("proto3"), MessageType: []*descriptorpb.DescriptorProto{
+			{Name: new("M"), Field: []*descriptorpb.FieldDescriptorProto{field("card_no", 1, text, ""), field("owner_of", 2, message, ".P"), field("region", 3, text, "")}},
+			{Name: new("P"), Field: []*descriptorpb.FieldDescriptorProto{field("first_name", 1, text, "")}},
+		},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	column := func(name string, path ...string) schema.Field {
+		return schema.Field{Name: name, Path: path, Type: schema.Type{Kind: schema.String}}
+	}
+	for _, test := range []struct {
+		limit   string
+		other   schema.Field
+		refused bool
+	}{
+		{"mask card", column("pan", "cardNo"), true},
+		{"hide card", column("pan", "cardNo"), true},
+		{"mask owner", column("pan", "ownerOf", "first_name"), true},
+		{"mask card", column("pan", "region"), false},
+		{"where pan = 'x'", column("pan", "cardNo"), false}, // hides no column
+	} {
+		s := &schema.Schema{
+			Version: 1, Format: schema.Protobuf, Protobuf: &schema.ProtobufOptions{Message: "M", Descriptors: descriptors},
+			Fields: []schema.Field{column("card", "card_no"), column("owner", "owner_of"), test.other},
+		}
+		if _, err := Compile(s, restrictionOf(t, test.limit)); errors.Is(err, ErrInapplicable) != test.refused || err != nil && !test.refused {
+			t.Errorf("%q beside column %s of %v: %v", test.limit, test.other.Name, test.other.Path, err)
+		}
+	}
+}
+
 // TestHeader: what a member of the cell says of whom it reads for is read as it was written, and nothing else is.
 func TestHeader(t *testing.T) {
 	r := restrictionOf(t, "where region = 'eu' mask card", "where amount > 3", "where region = 'eu' mask card")
@@ -341,6 +387,10 @@ func TestHeader(t *testing.T) {
 	}
 	if other := restrictionOf(t, "where amount > 3"); other.Digest() == r.Digest() || other.Digest() == (Digest{}) || (*Restriction)(nil).Digest() != (Digest{}) {
 		t.Error("different restrictions have one digest")
+	}
+	over := r.Over(7)
+	if again, err := Decode(over.Encode()); err != nil || again.Least() != 7 || over.Digest() != r.Digest() || r.Least() != 0 || over.Over(3) != over {
+		t.Errorf("over version 7: %d, %v", again.Least(), err)
 	}
 	// The most that rules may have fits, and so it is told in every way of reading.
 	var most []string
@@ -433,7 +483,7 @@ func TestLatest(t *testing.T) {
 		"a version that is not there": {fresh, fresh, "mask card", 2, 1, ErrOld},
 	} {
 		asked = 0
-		table, cat, err := c.Latest(t.Context(), of.copy, restrictionOf(t, of.limit), of.least, resolve(of.newest))
+		table, cat, err := c.Latest(t.Context(), of.copy, restrictionOf(t, of.limit).Over(of.least), resolve(of.newest))
 		if asked != of.asks || !errors.Is(err, of.err) || (err == nil) != (of.err == nil) {
 			t.Errorf("%s: asked %d times, %v", name, asked, err)
 		}
@@ -442,7 +492,7 @@ func TestLatest(t *testing.T) {
 		}
 	}
 	away := errors.New("the control plane is away")
-	if _, _, err := c.Latest(t.Context(), old, restrictionOf(t, "mask card"), 0, func(context.Context, string) (*scribev1.Category, error) { return nil, away }); !errors.Is(err, away) {
+	if _, _, err := c.Latest(t.Context(), old, restrictionOf(t, "mask card"), func(context.Context, string) (*scribev1.Category, error) { return nil, away }); !errors.Is(err, away) {
 		t.Errorf("who can't ask hears %v", err)
 	}
 	// The same restriction of a category of that name with another schema is another table.

@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"scribe/columnar/expr"
 	"scribe/columnar/plan"
@@ -79,11 +82,59 @@ func Compile(s *schema.Schema, r *Restriction) (*Table, error) {
 		t.inputs = append(t.inputs, name)
 	}
 	slices.Sort(t.inputs)
+	if err := t.checkProtobuf(r); err != nil {
+		return nil, err
+	}
 	t.rewritten = t.needsRewriting(r)
 	hidden := t.judgeColumns(r)
 	var err error
 	t.reader, err = t.readerSchema(hidden)
 	return t, err
+}
+
+// checkProtobuf returns an error if limits name columns and two columns are read from one field of a Protobuf message, or from one inside another: a field has two names, so that a schema
+// can have them, and what one column hides the other would show. In other formats a value is in one column (schema.Validate).
+func (t *Table) checkProtobuf(r *Restriction) error {
+	if t.source.Format != schema.Protobuf || !slices.ContainsFunc(r.limits, func(l Limit) bool { return l.limitsColumns() }) {
+		return nil
+	}
+	top, err := t.source.Protobuf.Descriptor()
+	if err != nil {
+		return inapplicable("%w", err)
+	}
+	type source struct{ column, path string }
+	var all []source
+	for i := range t.source.Fields {
+		f := &t.source.Fields[i]
+		for _, path := range f.Sources() {
+			all = append(all, source{f.Name, numberPath(top, path)})
+		}
+	}
+	for _, a := range all {
+		for _, b := range all {
+			if a.column != b.column && strings.HasPrefix(b.path, a.path) {
+				return inapplicable("columns %q and %q are of one field of the Protobuf message: what a limit hides of one the other would show", a.column, b.column)
+			}
+		}
+	}
+	return nil
+}
+
+// numberPath returns a path with the numbers of fields in place of their names, as far as there are fields. Steps end with a zero byte.
+func numberPath(m protoreflect.MessageDescriptor, path []string) string {
+	var b strings.Builder
+	for _, step := range path {
+		if m != nil {
+			fd := schema.ProtobufField(m, step)
+			if m = nil; fd != nil {
+				step = strconv.Itoa(int(fd.Number()))
+				m = fd.Message()
+			}
+		}
+		b.WriteString(step)
+		b.WriteByte(0)
+	}
+	return b.String()
 }
 
 // bindLimit returns the condition of a limit, nil for none, and checks its columns.

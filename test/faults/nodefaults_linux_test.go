@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"scribe/internal/transport/rpc"
+	scribev1 "scribe/proto/scribe/v1"
 	"scribe/test/netfault"
 	"scribe/test/program"
 )
@@ -37,6 +39,8 @@ var nodeFaults = []nodeFault{
 	{"a full disk", (*nodes).fillDisk},
 	{"a store that was away", (*nodes).loseStore},
 	{"restarts of all nodes, one after another", (*nodes).rollNodes},
+	{"a restart with a clock an hour ahead", func(n *nodes) { n.restartWithClock(time.Hour) }},
+	{"a restart with a clock an hour behind", func(n *nodes) { n.restartWithClock(-time.Hour) }},
 }
 
 // TestNodes runs cells of three nodes, each a machine with a network namespace and a disk of its own, through faults that a seed draws. In the end no acknowledged message
@@ -147,6 +151,37 @@ func (n *nodes) rollNodes() {
 		n.startAgain(x)
 		n.w.advance(1)
 	}
+}
+
+// restartWithClock kills a node or ends it in an orderly way, and starts it with a clock that is ahead of the others', or behind them. The node keeps it. It gets the chance to lead
+// with it: what it promised of time then binds who leads later.
+func (n *nodes) restartWithClock(ahead time.Duration) {
+	n.Helper()
+	x := n.anyNode()
+	if n.rng.IntN(2) == 0 {
+		n.c.kill(x.member)
+	} else {
+		n.stopTogether(x)
+	}
+	x.build, x.env = program.Clocked(n.T), append(slices.Clone(n.c.env), program.SetClock(ahead))
+	n.startAgain(x)
+	health, err := rpc.NewProcessClient(n.transport, x.address).GetHealth(n.Context(), &scribev1.GetHealthRequest{})
+	if err != nil {
+		n.Fatalf("%s, which is to have another clock: %v", x.name, err)
+	}
+	if got := time.Until(time.UnixMicro(health.GetNow())); (got - ahead).Abs() > time.Minute {
+		n.Fatalf("the clock of %s is %v ahead, want %v", x.name, got, ahead)
+	}
+	leader, _ := n.leaders()
+	for range 2 {
+		if leader == x {
+			break
+		}
+		n.stopTogether(leader)
+		n.startAgain(leader)
+		leader, _ = n.leaders()
+	}
+	n.Logf("the clock of %s is %v ahead; %s leads", x.name, ahead, leader.name)
 }
 
 // replaceNode destroys a node's disk, and puts an empty one in its place as the operations guide says.

@@ -27,14 +27,14 @@ type nodeCalls struct {
 }
 
 // callReplicas lets clients call the replicas until verify.
-func (n *nodes) callReplicas(transport *rpc.Transport) *nodeCalls {
+func (n *nodes) callReplicas() *nodeCalls {
 	n.Helper()
 	var (
 		each []linear.Log
 		all  []replicated.Replica
 	)
 	for _, x := range n.list {
-		log := remote.NewClient(rpc.NewMetalogClient(transport, x.address))
+		log := remote.NewClient(rpc.NewMetalogClient(n.transport, x.address))
 		each, all = append(each, log), append(all, replicated.Replica{URL: x.address, Log: log})
 	}
 	whole, err := replicated.New(all, replicated.Options{})

@@ -35,7 +35,9 @@ type nodes struct {
 	list    []*node
 	// payloads is the host of the store of payloads and snapshots.
 	payloads *netfault.Host
-	calls    *nodeCalls
+	// transport is that of the host outside.
+	transport *rpc.Transport
+	calls     *nodeCalls
 }
 
 const nodePort = 7420
@@ -67,12 +69,12 @@ func startNodes(t *testing.T, seed uint64, build string) *nodes {
 		}
 		n.c.members = append(n.c.members, x.member)
 	}
-	transport := rpc.NewTransport(client.Dial)
-	t.Cleanup(transport.Close)
-	n.c.outside = &outsideHost{client: transport.HTTPClient(), under: client.Under()}
+	n.transport = rpc.NewTransport(client.Dial)
+	t.Cleanup(n.transport.Close)
+	n.c.outside = &outsideHost{client: n.transport.HTTPClient(), under: client.Under()}
 	n.c.start(n.c.members...)
 	n.loadNodes()
-	n.calls = n.callReplicas(transport)
+	n.calls = n.callReplicas()
 	return n
 }
 
@@ -89,6 +91,7 @@ func (n *nodes) startStore() {
 		"SCRIBE_BLOBS=s3", "SCRIBE_S3_ENDPOINT=http://" + n.c.store.Endpoint(), "SCRIBE_S3_BUCKET=" + n.c.s3.Bucket, "SCRIBE_S3_REGION=" + n.c.s3.Region,
 		"SCRIBE_S3_ACCESS_KEY=" + n.c.s3.AccessKey, "SCRIBE_S3_SECRET_KEY=" + n.c.s3.SecretKey, "SCRIBE_FLUSH_FLOOR=30ms", "SCRIBE_SHUTDOWN_TIMEOUT=20s",
 		"SCRIBE_SNAPSHOT_EVERY=5s", "SCRIBE_INSECURE=true", // no flags: older builds may not have them
+		"SCRIBE_RETENTION_GRACE=3h", // longer than any two clocks are apart
 	}
 }
 

@@ -23,6 +23,8 @@ type nodeFault struct {
 var nodeFaults = []nodeFault{
 	{"a cable that was pulled", (*nodes).pullCable},
 	{"a line that was cut one way", (*nodes).cutOneWay},
+	{"a line between two that was cut one way", func(n *nodes) { n.cutBetween(false) }},
+	{"a line between two that was cut", func(n *nodes) { n.cutBetween(true) }},
 	{"slow lines", (*nodes).slowLines},
 	{"lines that lost packets", (*nodes).loseSome},
 	{"the kill of the replica that led", func(n *nodes) { n.killLeaders(true, false) }},
@@ -94,6 +96,25 @@ func (n *nodes) cutOneWay() {
 	n.Helper()
 	heard := n.rng.IntN(2) == 0
 	n.withLines(n.anyNode(), netfault.Line{Cut: heard}, netfault.Line{Cut: !heard})
+}
+
+// cutBetween cuts the line between two nodes, one way or both, while the third and all others see both. Clients find a way around meanwhile.
+func (n *nodes) cutBetween(both bool) {
+	n.Helper()
+	between := n.rng.Perm(len(n.list))
+	from, to := n.list[between[0]], n.list[between[1]]
+	set := func(what netfault.Line) {
+		n.network.Set(from.host, to.host, what)
+		if both {
+			n.network.Set(to.host, from.host, what)
+		}
+	}
+	set(netfault.Line{Cut: true})
+	n.whileItLasts()
+	began := time.Now()
+	n.w.advance(1)
+	n.Logf("%s does not reach %s: everybody goes on meanwhile after %v", from.name, to.name, time.Since(began).Round(time.Millisecond))
+	set(netfault.Line{})
 }
 
 func (n *nodes) slowLines() {

@@ -212,9 +212,7 @@ func (n *nodes) end() {
 func (n *nodes) stopAtRest(what string) {
 	n.Helper()
 	n.calls.verify(n.T)
-	for _, m := range n.c.members {
-		n.v.emptied(what, m)
-	}
+	n.v.allEmptied(what)
 	for _, x := range n.list {
 		n.v.readFrom(what, x.name, history.Committed)
 	}

@@ -40,7 +40,7 @@ func recoverRun(t *testing.T, code int, args ...string) (recoverSummary, string)
 // TestRecover: a cell is killed under writers and loses its metadata. What is recovered from the blobs is read from checkpoints of before,
 // without a repetition or a gap, and written to.
 func TestRecover(t *testing.T) {
-	program.OneProcess(t, "it loses the folders of one process: TestMoveToNodes recovers nodes")
+	program.OneProcess(t, "it loses the folders of one process: TestRecoverNodes does this to nodes")
 	t.Parallel()
 	dir := t.TempDir()
 	data := filepath.Join(dir, "data")

@@ -12,6 +12,8 @@ import (
 
 	"scribe/internal/testkit/s3test"
 	"scribe/internal/transport/rpc"
+	"scribe/storage/metalog"
+	"scribe/storage/metalog/remote"
 	"scribe/test/history"
 	"scribe/test/netfault"
 	"scribe/test/powerdisk"
@@ -26,6 +28,8 @@ type node struct {
 	dir  string // where the disk is mounted
 	// disks counts the disks that the machine had.
 	disks int
+	// log is the node's replica of the metadata logs.
+	log metalog.Log
 }
 
 // nodes is a cell of three nodes under load.
@@ -35,7 +39,13 @@ type nodes struct {
 	list    []*node
 	// payloads is the host of the store of payloads and snapshots.
 	payloads *netfault.Host
-	calls    *nodeCalls
+	// transport is that of the host outside.
+	transport *rpc.Transport
+	calls     *nodeCalls
+	// ids are those of the categories.
+	ids []uint32
+	// rounds counts how often clients were set to call the replicas.
+	rounds int
 }
 
 const nodePort = 7420
@@ -67,12 +77,16 @@ func startNodes(t *testing.T, seed uint64, build string) *nodes {
 		}
 		n.c.members = append(n.c.members, x.member)
 	}
-	transport := rpc.NewTransport(client.Dial)
-	t.Cleanup(transport.Close)
-	n.c.outside = &outsideHost{client: transport.HTTPClient(), under: client.Under()}
+	n.transport = rpc.NewTransport(client.Dial)
+	t.Cleanup(n.transport.Close)
+	n.c.outside = &outsideHost{client: n.transport.HTTPClient(), under: client.Under()}
+	for _, x := range n.list {
+		x.log = remote.NewClient(rpc.NewMetalogClient(n.transport, x.address))
+		t.Cleanup(func() { _ = x.log.Close() }) // a client holds nothing
+	}
 	n.c.start(n.c.members...)
 	n.loadNodes()
-	n.calls = n.callReplicas(transport)
+	n.callReplicas()
 	return n
 }
 
@@ -89,6 +103,7 @@ func (n *nodes) startStore() {
 		"SCRIBE_BLOBS=s3", "SCRIBE_S3_ENDPOINT=http://" + n.c.store.Endpoint(), "SCRIBE_S3_BUCKET=" + n.c.s3.Bucket, "SCRIBE_S3_REGION=" + n.c.s3.Region,
 		"SCRIBE_S3_ACCESS_KEY=" + n.c.s3.AccessKey, "SCRIBE_S3_SECRET_KEY=" + n.c.s3.SecretKey, "SCRIBE_FLUSH_FLOOR=30ms", "SCRIBE_SHUTDOWN_TIMEOUT=20s",
 		"SCRIBE_SNAPSHOT_EVERY=5s", "SCRIBE_INSECURE=true", // no flags: older builds may not have them
+		"SCRIBE_RETENTION_GRACE=3h", // longer than any two clocks are apart
 	}
 }
 
@@ -128,6 +143,13 @@ func (n *nodes) loadNodes() {
 	w := emptyWorkload(n.c, n.seed)
 	w.create(catLeast, history.Guarantees{}, "--delivery", "at_least_once")
 	w.create(catOnce, history.Guarantees{ExactlyOnce: true, NoGivingUp: true}, "--delivery", "exactly_once")
+	for _, category := range w.categories {
+		var described struct{ ID uint32 }
+		if err := json.Unmarshal(n.c.ok("category", "describe", category, "--server", n.c.url("")), &described); err != nil || described.ID == 0 {
+			n.Fatalf("the id of %s: %d, %v", category, described.ID, err)
+		}
+		n.ids = append(n.ids, described.ID)
+	}
 	all := func() string { return n.c.nodeURL("") }
 	for i, wr := range []*writer{
 		{name: "single", category: catLeast, options: patient(), write: (*writer).single},
@@ -156,34 +178,54 @@ func (c *cell) nodeURL(name string) string {
 	return strings.Join(all, ",")
 }
 
-// recovered proves that everybody goes on, and that nothing is lost, at one node.
+// recovered proves that everybody goes on, that nothing is lost, at one node, and that all replicas tell the same.
 func (n *nodes) recovered(what string) {
 	n.Helper()
 	began := time.Now()
 	n.w.advance(3)
 	n.Logf("%s: everybody goes on after %v", what, time.Since(began).Round(time.Millisecond))
 	n.v.readFrom("after "+what, n.list[n.rng.IntN(len(n.list))].name, history.Committed)
+	n.askReplicas("after " + what)
 }
 
-// end waits for the outcome of every write, and looks at everything at rest: what each node reads, pointers and blobs, the calls at the replicas, and, when the nodes have
-// ended in an orderly way, their folders.
+// rest lets the writers wait, looks at everything, and has all nodes end and start again.
+func (n *nodes) rest(what string) {
+	n.Helper()
+	began := time.Now()
+	n.w.hold()
+	n.stopAtRest(what)
+	n.startAgain(n.list...)
+	n.callReplicas()
+	n.w.release()
+	n.Logf("%s: all nodes were looked at, ended and started in %v", what, time.Since(began).Round(time.Millisecond))
+}
+
+// end waits for the outcome of every write, and looks at everything.
 func (n *nodes) end() {
 	n.Helper()
 	n.w.finish()
+	n.stopAtRest("in the end")
+}
+
+// stopAtRest looks at everything while nobody writes: what each node reads, pointers and blobs, the calls at the replicas, and, when the nodes have
+// ended in an orderly way, their folders.
+func (n *nodes) stopAtRest(what string) {
+	n.Helper()
 	n.calls.verify(n.T)
-	for _, m := range n.c.members {
-		n.v.emptied("in the end", m)
-	}
+	n.v.allEmptied(what)
 	for _, x := range n.list {
-		n.v.readFrom("in the end", x.name, history.Committed)
+		n.v.readFrom(what, x.name, history.Committed)
 	}
+	n.askReplicas(what)
 	var all []line
 	for _, category := range n.w.categories {
-		all = append(all, n.v.inspect("log", category, "--verify", "--server", n.c.url(""))...)
+		pointers := n.v.inspect("log", category, "--verify", "--server", n.c.url(""))
+		n.v.unchanged(what, category, pointers)
+		all = append(all, pointers...)
 	}
 	stored := n.v.blobs()
-	n.v.epochs("in the end", all, stored)
-	n.v.orphans("in the end", all, stored)
+	n.v.epochs(what, all, stored)
+	n.v.orphans(what, all, stored)
 	n.stopTogether(n.list...)
 	n.compareReplicas()
 }

@@ -115,10 +115,7 @@ type line struct {
 // atRest looks at the cell when nobody writes: every pointer, every blob, every counter.
 func (v *verifier) atRest(what string) {
 	v.c.t.Helper()
-	// What a writer that has crashed had sent may still be under way.
-	for _, m := range v.c.members {
-		v.emptied(what, m)
-	}
+	v.allEmptied(what)
 	v.readFrom(what, reader1, history.Spooled)
 	v.readFrom(what, reader2, history.Spooled)
 	var looking sync.WaitGroup
@@ -278,6 +275,17 @@ var hops = map[string]hop{
 		prefix: "scribe_scribed_", accepted: []string{"accepted_%s_total", "recovered_%s_total"}, outcomes: []string{"forwarded_%s_total", "failed_%s_total", "dropped_%s_total"},
 		held: "buffered_%s", zero: []string{"memory_bytes"},
 	},
+}
+
+// allEmptied waits until no process holds anything: what a writer that has crashed had sent may still be under way. Each is looked at twice, since one that is looked
+// at later may have sent something to one that held nothing before, and have given up the answer.
+func (v *verifier) allEmptied(what string) {
+	v.c.t.Helper()
+	for range 2 {
+		for _, m := range v.c.members {
+			v.emptied(what, m)
+		}
+	}
 }
 
 // emptied waits until a process holds nothing any more, for as long as it holds less and less: an agent forwards a large backlog slowly where

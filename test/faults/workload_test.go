@@ -38,6 +38,9 @@ type workload struct {
 	categories []string
 	stop       chan struct{}
 	running    sync.WaitGroup
+	// held keeps writers from beginning a call. Each has calling, to read, while it makes one.
+	held    atomic.Bool
+	calling sync.RWMutex
 	// meanwhile, if set, is called again and again while somebody waits for the writers.
 	meanwhile func()
 }
@@ -170,6 +173,17 @@ func (w *workload) end() {
 	w.running.Wait()
 }
 
+// hold waits until each call of the writers has its outcome, and keeps them from making others until release.
+func (w *workload) hold() {
+	w.t.Helper()
+	w.held.Store(true)
+	eventually(w.t, "the writers stand still: "+w.progress(), w.calling.TryLock)
+	w.calling.Unlock()
+}
+
+// release lets the writers go on.
+func (w *workload) release() { w.held.Store(false) }
+
 // finish ends the load once each write has its outcome.
 func (w *workload) finish() {
 	w.t.Helper()
@@ -238,11 +252,20 @@ func (wr *writer) run(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		if err := wr.write(wr, ctx); err != nil {
+		if err := wr.writeUnlessHeld(ctx); err != nil {
 			wr.w.t.Errorf("writer %s: %v", wr.name, err)
 			return
 		}
 	}
+}
+
+func (wr *writer) writeUnlessHeld(ctx context.Context) error {
+	wr.w.calling.RLock()
+	defer wr.w.calling.RUnlock()
+	if wr.w.held.Load() {
+		return nil
+	}
+	return wr.write(wr, ctx)
 }
 
 func (wr *writer) open(id *producer.Identity) error {

@@ -43,28 +43,33 @@ func Main(m *testing.M, raced ...string) int {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	binary = filepath.Join(dir, "scribe")
-	args := []string{"build", "-ldflags=-s -w", "-o", binary} // without what debuggers need, linking takes half as long
-	if testsize.RaceEnabled {
-		args = append(args, "-race")
-	}
-	build := Command(context.Background(), "go", append(args, "scribe/cmd/scribe")...)
-	build.Stderr = os.Stderr
-	if err := build.Run(); err != nil {
+	if err := build(context.Background(), binary); err != nil {
 		fmt.Fprintln(os.Stderr, "build the program under test:", err)
 		return 1
 	}
 	return m.Run()
 }
 
+// build builds the program, with the race detector if the tests have it.
+func build(ctx context.Context, path string, more ...string) error {
+	args := append([]string{"build", "-ldflags=-s -w", "-o", path}, more...) // without what debuggers need, linking takes half as long
+	if testsize.RaceEnabled {
+		args = append(args, "-race")
+	}
+	cmd := Command(ctx, "go", append(args, "scribe/cmd/scribe")...)
+	cmd.Stderr = os.Stderr
+	return cmd.Run()
+}
+
 // seeSources calls stat on each source file of the program, once. go test caches the result of a package as long as its sources and the
 // files that its tests opened or examined stay the same: without this, tests that run the program and import none of it would not run
 // again when it changes. Files examined before m.Run do not count, so the functions that run the program call it.
 var seeSources = sync.OnceValue(func() error {
-	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	root, err := findRoot()
 	if err != nil {
 		return err
 	}
-	return filepath.WalkDir(strings.TrimSpace(string(root)), func(path string, d fs.DirEntry, err error) error {
+	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
@@ -76,6 +81,12 @@ var seeSources = sync.OnceValue(func() error {
 		return err
 	})
 })
+
+// findRoot returns the folder of the module.
+func findRoot() (string, error) {
+	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	return strings.TrimSpace(string(root)), err
+}
 
 // Binary returns the path of the program under test.
 func Binary() string { return binary }

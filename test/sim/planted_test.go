@@ -2,8 +2,6 @@ package sim
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -15,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"scribe/internal/testkit/overlay"
 )
 
 var planted = flag.String("planted", "", `the planted faults that TestPlanted looks for: "all", or names with commas between`)
@@ -337,16 +337,9 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// plant returns the text of the file with the fault.
-func (f *plantedFault) plant(root string) ([]byte, error) {
-	text, err := os.ReadFile(filepath.Join(root, f.file))
-	if err != nil {
-		return nil, err
-	}
-	if n := strings.Count(string(text), f.before); n != 1 {
-		return nil, fmt.Errorf("the text that %s replaces occurs %d times in %s, want once: change the fault as the program changed", f.name, n, f.file)
-	}
-	return []byte(strings.Replace(string(text), f.before, f.after, 1)), nil
+// change is what the fault replaces.
+func (f *plantedFault) change() overlay.Change {
+	return overlay.Change{File: f.file, Before: f.before, After: f.after}
 }
 
 // TestPlantedTexts keeps the table from rotting while the program changes.
@@ -360,8 +353,8 @@ func TestPlantedTexts(t *testing.T) {
 		if f.before == f.after {
 			t.Errorf("%s changes nothing", f.name)
 		}
-		if _, err := f.plant(root(t)); err != nil {
-			t.Error(err)
+		if _, err := overlay.Write(t.TempDir(), root(t), f.change()); err != nil {
+			t.Errorf("%s: %v", f.name, err)
 		}
 	}
 	for name, kinds := range plantedDraws {
@@ -411,18 +404,9 @@ func TestPlanted(t *testing.T) {
 
 // build compiles the tests of this package with the fault, and leaves the repository as it is.
 func (f *plantedFault) build(ctx context.Context, root, dir string) (binary string, err error) {
-	text, err := f.plant(root)
+	list, err := overlay.Write(dir, root, f.change())
 	if err != nil {
-		return "", err
-	}
-	patched := filepath.Join(dir, filepath.Base(f.file))
-	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(root, f.file): patched}})
-	if err != nil {
-		return "", err
-	}
-	list := filepath.Join(dir, "overlay.json")
-	if err := errors.Join(os.WriteFile(patched, text, 0o600), os.WriteFile(list, overlay, 0o600)); err != nil {
-		return "", err
+		return "", fmt.Errorf("%s: %w", f.name, err)
 	}
 	binary = filepath.Join(dir, "sim.test")
 	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-overlay", list, "-o", binary, "./test/sim") //nolint:gosec // paths of this test

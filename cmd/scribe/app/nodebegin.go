@@ -22,6 +22,8 @@ const (
 	waitingInterval = 10 * time.Second
 	// askTimeout bounds a question to another node.
 	askTimeout = 2 * time.Second
+	// lostLinger is how long a node that has nothing of its cell goes on answering, after it found out that nobody has: each of the others must hear it to find out as well.
+	lostLinger = 10 * time.Second
 )
 
 // nodeBeginner finds out how a node begins: decideBegin and decideJoin decide, it asks the other nodes and writes down the decision.
@@ -54,6 +56,13 @@ func (b *nodeBeginner) awaitBegin(ctx context.Context) (etcdStart, error) {
 	defer ticker.Stop()
 	for {
 		start, waiting, err := b.tryBegin(ctx)
+		if errors.Is(err, errMetadataLost) && len(b.facts.cluster) > 1 {
+			b.log.ErrorContext(ctx, "the cell's metadata is lost: ending in a while, when the other nodes know", "node", b.facts.place.name, "in", lostLinger, "error", err)
+			select {
+			case <-time.After(lostLinger):
+			case <-ctx.Done():
+			}
+		}
 		if err != nil || waiting == "" {
 			b.report("")
 			return start, err

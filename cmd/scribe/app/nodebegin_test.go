@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -125,6 +126,30 @@ func TestBeginLost(t *testing.T) {
 	if f, err := readNodeFile(fsys, "DATA"); f != nil || err != nil {
 		t.Errorf("the file holds %+v, %v", f, err)
 	}
+}
+
+// TestBeginLostByAll: a node that finds out that no node has anything of the cell goes on answering for a while before it ends, so that the others find out, too.
+func TestBeginLostByAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cell, fsys := cellOf(t), vfs.NewMem()
+		lost := func(i int) answeringNode {
+			return answeringNode{describe: func() (*scribev1.NodeDescription, error) {
+				d := answering(cell[i], ready, cell).node
+				d.Lost = true
+				return d, nil
+			}}
+		}
+		b := beginnerOf(t, fsys, map[string]rpc.NodeService{"n2": lost(1), "n3": lost(2)})
+		b.facts.file = &nodeFile{Name: "n1", Address: "a:100", Cell: "c", Token: "t", Ready: true}
+		began := time.Now()
+		_, err := b.awaitBegin(t.Context())
+		if !errors.Is(err, errMetadataLost) || !strings.Contains(err.Error(), "scribe recover") {
+			t.Errorf("got %v", err)
+		}
+		if took := time.Since(began); took != lostLinger {
+			t.Errorf("it ended after %v, want %v", took, lostLinger)
+		}
+	})
 }
 
 // TestBeginOtherCell: a node does not start under another name of its cell, where it would find nothing of what it has.

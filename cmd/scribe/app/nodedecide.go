@@ -2,6 +2,7 @@ package app
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -68,7 +69,7 @@ func decideBegin(own nodeFacts, others []nodeAnswer) (decision, error) {
 	if err := own.checkMetadata(); err != nil {
 		return decision{}, err
 	}
-	var ready []nodePlace
+	var ready, lost []nodePlace
 	var silent []string
 	for _, o := range others {
 		if o.node == nil {
@@ -78,7 +79,10 @@ func decideBegin(own nodeFacts, others []nodeAnswer) (decision, error) {
 		if err := own.checkAnswer(o); err != nil {
 			return decision{}, err
 		}
-		if o.node.GetState() == scribev1.NodeState_NODE_STATE_READY {
+		switch {
+		case o.node.GetLost():
+			lost = append(lost, o.place)
+		case o.node.GetState() == scribev1.NodeState_NODE_STATE_READY:
 			ready = append(ready, o.place)
 		}
 	}
@@ -94,8 +98,10 @@ func decideBegin(own nodeFacts, others []nodeAnswer) (decision, error) {
 	case len(silent) > 0:
 		return decision{do: awaitNodes, waiting: "the other nodes: this one is empty, and can't tell whether the cell is new or its own data is lost before it has heard of " +
 			strings.Join(silent, " and of ")}, nil
-	case own.file.state() == scribev1.NodeState_NODE_STATE_READY:
+	case own.isLost():
 		return decision{}, own.lostMemberError()
+	case len(lost) > 0:
+		return decision{}, lostCellError(lost[0])
 	}
 	return decision{do: beginCell, adopts: source}, nil
 }
@@ -179,10 +185,24 @@ func (own nodeFacts) otherNameError() error {
 	return fmt.Errorf("the data folder %s is that of node %s, not of %s: give another --data, or --node %s", own.data, own.file.Name, own.place.name, own.file.Name)
 }
 
-// lostMemberError: nobody else knows of a cell that this node knows was ready.
+// isLost reports whether the node has nothing of a cell that it knows was ready.
+func (own nodeFacts) isLost() bool {
+	return !own.hasMember && own.file.state() == scribev1.NodeState_NODE_STATE_READY
+}
+
+// errMetadataLost is part of the errors of nodes none of which has anything of their cell.
+var errMetadataLost = errors.New("its metadata is lost")
+
+// lostMemberError: nobody else has anything of a cell that this node knows was ready.
 func (own nodeFacts) lostMemberError() error {
-	return fmt.Errorf("%s/%s says that the cell of node %s was ready, but %s is empty, and no other node has anything of the cell: its metadata is lost. "+
-		"Put back a copy of the folder, or rebuild it with scribe recover; to begin a new cell, give an empty --data", own.data, nodeFileName, own.place.name, etcdFolder(own.data))
+	return fmt.Errorf("%s/%s says that the cell of node %s was ready, but %s is empty, and no other node has anything of the cell: %w. "+
+		"Put back a copy of the folder, or rebuild it with scribe recover; to begin a new cell, give an empty --data", own.data, nodeFileName, own.place.name, etcdFolder(own.data), errMetadataLost)
+}
+
+// lostCellError: another node knows of a cell that was ready, and nobody has anything of it.
+func lostCellError(lost nodePlace) error {
+	return fmt.Errorf("the cell of node %s was ready, but its etcd is gone, and no other node has anything of the cell: %w. "+
+		"Put back a copy of its --data, or rebuild it with scribe recover; to begin a new cell, give all nodes an empty --data", lost, errMetadataLost)
 }
 
 // checkAnswer fails if what answers is not the node that the list names, or if it is of another cell. A cell that was ready may have other

@@ -44,6 +44,12 @@ func TestDecideBegin(t *testing.T) {
 		}
 		return f
 	}
+	lost := func(answers []nodeAnswer) []nodeAnswer {
+		for _, a := range answers {
+			a.node.Lost = true
+		}
+		return answers
+	}
 	unlike := []nodePlace{cell[0], cell[1], {"n3", "elsewhere:100"}}
 	renamed := answering(cell[1], empty, cell)
 	renamed.node.Name = "n7"
@@ -80,6 +86,10 @@ func TestDecideBegin(t *testing.T) {
 		{name: "one was ready, one does not answer", others: []nodeAnswer{silent(cell[1]), answering(cell[2], ready, cell)}, do: askMembers, ask: cell[2:]},
 		{name: "one was ready with other nodes", others: []nodeAnswer{answering(cell[1], ready, unlike), silent(cell[2])}, do: askMembers, ask: cell[1:2]},
 		{name: "only this one was ready", file: mine(func(f *nodeFile) { f.Ready = true }), others: others(empty, begun), says: []string{"was ready", "scribe recover"}},
+		{name: "all were ready, and have nothing", file: mine(func(f *nodeFile) { f.Ready = true }), others: lost(others(ready, ready)), says: []string{"its metadata is lost", "scribe recover"}},
+		{name: "all were ready, and one has its member", file: mine(func(f *nodeFile) { f.Ready = true }), others: append(lost(others(ready, ready)[:1]), answering(cell[2], ready, cell)), do: askMembers, ask: cell[2:]},
+		{name: "all were ready, one does not answer", file: mine(func(f *nodeFile) { f.Ready = true }), others: append(lost(others(ready, ready)[:1]), silent(cell[2])), do: awaitNodes, says: []string{"n3=c:100"}},
+		{name: "the others were ready, and have nothing", others: lost(others(ready, ready)), says: []string{"n2=b:100 was ready", "its metadata is lost", "all nodes an empty --data"}},
 		{name: "this one was ready, one does not answer", file: mine(func(f *nodeFile) { f.Ready = true }), others: []nodeAnswer{silent(cell[1])}, do: awaitNodes, says: []string{"n2=b:100"}},
 		{name: "metadata that is not adopted", metadata: true, others: others(empty, empty), says: []string{"cell of one process", "--adopt"}},
 		{name: "nothing to adopt", adopt: true, others: others(empty, empty), says: []string{"nothing to adopt", "DATA"}},

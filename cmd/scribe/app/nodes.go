@@ -44,6 +44,8 @@ type node struct {
 		sync.Mutex
 		file    *nodeFile
 		waiting string
+		// lost: see nodeFacts.isLost. It ends when the node has begun.
+		lost bool
 	}
 }
 
@@ -70,11 +72,12 @@ func (a *App) startNode(ctx context.Context) error {
 		return err
 	}
 	a.parts.node = n
-	a.provideServices(rpc.Services{Node: n})
 	begin := &nodeBeginner{
 		facts: nodeFacts{place: n.place, secure: n.secure, cluster: n.cluster, data: a.cfg.Data, file: file, hasMember: has, hasMetadata: metadata, adopt: a.cfg.Adopt},
 		cell:  a.cfg.Cell, fsys: fsys, log: a.log, connect: n.connect, report: n.setWaiting,
 	}
+	n.mu.lost = begin.facts.isLost()
+	a.provideServices(rpc.Services{Node: n})
 	start, err := begin.awaitBegin(ctx)
 	if err != nil {
 		return err
@@ -100,7 +103,7 @@ func (n *node) setWaiting(waiting string) {
 func (n *node) setFile(f nodeFile) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.mu.file = &f
+	n.mu.file, n.mu.lost = &f, false
 }
 
 // startMember starts the member of etcd, and waits for a majority.

@@ -33,7 +33,7 @@ func (n *node) DescribeNode(ctx context.Context, _ *scribev1.DescribeNodeRequest
 	n.mu.Lock()
 	d := &scribev1.NodeDescription{
 		Name: n.place.name, Address: n.place.address, Version: n.version, State: n.mu.file.state(), Cluster: nodeMessages(n.cluster), Waiting: n.mu.waiting,
-		Adopts: n.adopts(),
+		Adopts: n.adopts(), Lost: n.mu.lost,
 	}
 	n.mu.Unlock()
 	d.Etcd = n.etcdStatus(ctx)

@@ -238,7 +238,9 @@ type NodeDescription struct {
 	// What the node waits for, in words; empty for a node that serves.
 	Waiting string `protobuf:"bytes,9,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	// Name of the node whose folder has the metadata that the cell begins with; empty = the cell begins with none.
-	Adopts        string `protobuf:"bytes,10,opt,name=adopts,proto3" json:"adopts,omitempty"`
+	Adopts string `protobuf:"bytes,10,opt,name=adopts,proto3" json:"adopts,omitempty"`
+	// Its cell was ready, and its data folder has no member of etcd any more: it has nothing of the cell.
+	Lost          bool `protobuf:"varint,11,opt,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -341,6 +343,13 @@ func (x *NodeDescription) GetAdopts() string {
 		return x.Adopts
 	}
 	return ""
+}
+
+func (x *NodeDescription) GetLost() bool {
+	if x != nil {
+		return x.Lost
+	}
+	return false
 }
 
 // EtcdStatus is the state of a node's etcd member.
@@ -1050,7 +1059,7 @@ const file_scribe_v1_node_proto_rawDesc = "" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\"\x15\n" +
 	"\x13DescribeNodeRequest\"F\n" +
 	"\x14DescribeNodeResponse\x12.\n" +
-	"\x04node\x18\x01 \x01(\v2\x1a.scribe.v1.NodeDescriptionR\x04node\"\xed\x02\n" +
+	"\x04node\x18\x01 \x01(\v2\x1a.scribe.v1.NodeDescriptionR\x04node\"\x81\x03\n" +
 	"\x0fNodeDescription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
@@ -1062,7 +1071,8 @@ const file_scribe_v1_node_proto_rawDesc = "" +
 	"\rleads_control\x18\b \x01(\bR\fleadsControl\x12\x18\n" +
 	"\awaiting\x18\t \x01(\tR\awaiting\x12\x16\n" +
 	"\x06adopts\x18\n" +
-	" \x01(\tR\x06adopts\"f\n" +
+	" \x01(\tR\x06adopts\x12\x12\n" +
+	"\x04lost\x18\v \x01(\bR\x04lost\"f\n" +
 	"\n" +
 	"EtcdStatus\x12\x16\n" +
 	"\x06member\x18\x01 \x01(\x04R\x06member\x12\x16\n" +

@@ -22,6 +22,8 @@ type Config struct {
 	// Clients make Calls calls each, on Logs logs of one category; the first log is trimmed at times. The defaults are 6, 40 and
 	// 3.
 	Clients, Calls, Logs int
+	// Category is the id of the category, which the engine must not have yet; the default is 77.
+	Category uint32
 	// Subscribers is the number of followers of each log; the default is 1.
 	Subscribers int
 	// Hurry bounds the random timeout of one call in eight; the default is 60 µs, about the duration of a call of an engine that does
@@ -43,12 +45,10 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.Clients, c.Calls, c.Logs, c.Subscribers = cmp.Or(c.Clients, 6), cmp.Or(c.Calls, 40), cmp.Or(c.Logs, 3), cmp.Or(c.Subscribers, 1)
+	c.Category = cmp.Or(c.Category, 77)
 	c.Hurry, c.CatchUp = cmp.Or(c.Hurry, 60*time.Microsecond), cmp.Or(c.CatchUp, time.Minute)
 	return c
 }
-
-// category is the category of a history's logs: the engine must not have it yet.
-const category = 77
 
 // runState is the state of a running history.
 type runState struct {
@@ -63,12 +63,11 @@ type runState struct {
 	followers []*historyFollower
 }
 
-// Run makes calls, and returns when all calls, followers and disturbances have ended. The engine must be new. Later calls of the
-// engine are not in the history.
+// Run makes calls, and returns when all calls, followers and disturbances have ended. Later calls of the engine are not in the history.
 func Run(ctx context.Context, cfg Config, log Log) *History {
 	r := &runState{cfg: cfg.withDefaults(), ctx: ctx, log: log, h: newHistory(), moved: make(chan struct{}, 1)}
 	for i := range r.cfg.Logs {
-		r.logs = append(r.logs, record.MakeShardID(category, uint16(i), 1))
+		r.logs = append(r.logs, record.MakeShardID(r.cfg.Category, uint16(i), 1))
 	}
 	following, stop := context.WithCancel(ctx)
 	defer stop()

@@ -32,7 +32,7 @@ func (c *logCommitter) replaceFolder(cause error) error {
 	}
 	c.dropStaged()
 	c.known.Purge()
-	if err := c.prepareFolder(damaged); err != nil {
+	if err := c.prepareFolder(damaged, true); err != nil {
 		return err
 	}
 	if !damaged && r.position().Seq <= before.Seq { // no snapshot leads over what can't be applied

@@ -97,7 +97,14 @@ func TestBehindTheTrimWhileRunning(t *testing.T) {
 			t.Errorf("a read while the folder is replaced: %v", err)
 		}
 		waitFor(t.Context(), time.Minute)
+		// Meanwhile the journal can't be reached again: it waits for that as well.
+		n.cut.Store(true)
 		away.Store(false)
+		waitFor(t.Context(), time.Minute)
+		if err := engine.Err(); err != nil {
+			t.Fatalf("while neither the snapshots nor the journal were to be had: %v", err)
+		}
+		n.cut.Store(false)
 		awaitSeeds(t, n, 1)
 		c.compare(t)
 		if _, err := engine.Tail(t.Context(), []record.ShardID{shardA}); err != nil {

@@ -302,7 +302,7 @@ var errStopped = errors.New("stopped")
 // serveReplica follows and leads in turn until the engine stops or fails.
 func (c *logCommitter) serveReplica() {
 	defer close(c.e.stopped)
-	err := c.prepareFolder(false)
+	err := c.prepareFolder(false, false)
 	if err == nil && c.e.replica.snapshots != nil {
 		c.e.replica.work.Go(c.e.replica.snapshots.makeSnapshots)
 	}

@@ -33,15 +33,16 @@ const lockName = "LOCK"
 const maxList = 256 << 20
 
 // prepareFolder finds out whether the folder continues in the journal, fetches a snapshot if it does not, or is damaged, and admits calls
-// then. A folder that has applied something is shown also while the journal does not answer.
-func (c *logCommitter) prepareFolder(damaged bool) error {
+// then. At a start, a folder that has applied something is shown also while the journal does not answer. One that is being replaced is known not to continue: showing it would be
+// of no use, and the replica would halt where it only has to wait.
+func (c *logCommitter) prepareFolder(damaged, replacing bool) error {
 	r := c.e.replica
 	for tries := 1; ; tries++ {
 		err := c.continueFolder(damaged)
 		switch {
 		case isJournalFault(err), errors.Is(err, errFolder):
 			return c.stopOr(err)
-		case err == nil, errors.Is(err, errNoHead) && tries >= 3 && r.position().Seq > 0 && !damaged:
+		case err == nil, errors.Is(err, errNoHead) && tries >= 3 && r.position().Seq > 0 && !replacing:
 			r.folder.Store(new(lifecycle.Calls))
 			r.changeState(func() {})
 			return nil

@@ -29,6 +29,7 @@ func (a *App) openReplica() error {
 		return err
 	}
 	a.onStop("metalog journal", func(context.Context) error { return j.Close() })
+	a.watchNeglect(j)
 	engine, err := pebblelog.Open(a.metalogFolder(), a.replicaOptions(j))
 	if err != nil {
 		return err
@@ -60,6 +61,13 @@ func (a *App) controlFolder() string { return filepath.Join(a.cfg.Data, "control
 // openJournal opens the journal of the metadata logs in etcd.
 func (a *App) openJournal() (journal.Journal, error) {
 	return etcdjournal.Open(etcdjournal.Config{Client: a.parts.etcd, Prefix: a.etcdPrefix() + "m/" + engineName + "/", Logger: a.log})
+}
+
+// watchNeglect adds the condition that somebody does the upkeep of what the journal is kept in.
+func (a *App) watchNeglect(j journal.Journal) {
+	if kept, ok := j.(interface{ Neglected() error }); ok {
+		a.watchCondition("etcd", scribev1.Severity_SEVERITY_DEGRADED, kept.Neglected)
+	}
 }
 
 // ownLogOptions are those of an engine that has its folder for itself.

@@ -32,6 +32,8 @@ type Journal struct {
 	used atomic.Int64
 	// inUse is the size of etcd's database when it was last asked.
 	inUse atomic.Int64
+	// neglected is what Neglected returns; nil for nothing.
+	neglected atomic.Pointer[error]
 
 	watch headWatch
 }

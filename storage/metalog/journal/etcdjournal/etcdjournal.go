@@ -34,6 +34,8 @@ type Journal struct {
 	inUse atomic.Int64
 	// neglected is what Neglected returns; nil for nothing.
 	neglected atomic.Pointer[error]
+	// members is what Members returns.
+	members atomic.Pointer[[]MemberStatus]
 
 	watch headWatch
 }

@@ -42,6 +42,7 @@ func (j *Journal) keepUp() {
 		if time.Since(time.Unix(0, j.used.Load())) > 2*j.config.UpkeepEvery {
 			state = upkeepState{denied: state.denied}
 			j.neglected.Store(nil)
+			j.members.Store(nil)
 			continue
 		}
 		switch err := j.upkeepOnce(j.running, &state, time.Now()); {
@@ -52,6 +53,27 @@ func (j *Journal) keepUp() {
 			failures.Recovered(j.running, j.config.Logger, "upkeep of the journal goes on", "prefix", j.config.Prefix)
 		}
 	}
+}
+
+// MemberStatus is what a member of etcd said of itself.
+type MemberStatus struct {
+	// URL is where it serves clients.
+	URL string
+	// ID is its number, and Leader that of the one that leads, in a term; 0 if none is known.
+	ID, Leader, Term uint64
+	// Bytes is the size of its file.
+	Bytes int64
+	// Err is why it did not answer; nil if it did.
+	Err error
+}
+
+// Members returns what the members of etcd said when upkeep asked them last; none for a handle that swaps no heads. It does not block, and
+// nobody may change what it returns.
+func (j *Journal) Members() []MemberStatus {
+	if members := j.members.Load(); members != nil {
+		return *members
+	}
+	return nil
 }
 
 // Neglected returns what upkeep can't do here and nobody else does; nil if there is nothing, and for a handle that swaps no heads. It does
@@ -83,16 +105,20 @@ func (j *Journal) upkeepOnce(ctx context.Context, s *upkeepState, now time.Time)
 // is away does not, as long as one answers.
 func (j *Journal) measureSize(ctx context.Context) (revision int64, err error) {
 	var size int64
+	var members []MemberStatus
 	for _, endpoint := range j.client.Endpoints() {
 		c, cancel := j.request(ctx)
 		status, statusErr := j.client.Status(c, endpoint)
 		cancel()
 		if statusErr != nil {
 			err = j.failed(ctx, "ask "+endpoint+" for its size", statusErr)
+			members = append(members, MemberStatus{URL: endpoint, Err: statusErr})
 			continue
 		}
+		members = append(members, MemberStatus{URL: endpoint, ID: status.Header.MemberId, Leader: status.Leader, Term: status.RaftTerm, Bytes: status.DbSize})
 		size, revision = max(size, status.DbSizeInUse), max(revision, status.Header.Revision)
 	}
+	j.members.Store(&members)
 	if revision == 0 {
 		return 0, err
 	}

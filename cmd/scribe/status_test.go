@@ -132,7 +132,8 @@ func TestStatusNodes(t *testing.T) {
 	show := func() (shown struct {
 		Nodes      []survey.Node
 		NodesError string `json:"nodes_error"`
-	}) {
+	},
+	) {
 		t.Helper()
 		text, err := runCommand(t, "status", "-o", "json", "--server", server)
 		if jerr := json.Unmarshal([]byte(text), &shown); err != nil || jerr != nil {

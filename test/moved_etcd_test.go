@@ -1,6 +1,7 @@
 package test
 
 import (
+	"encoding/json"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -43,6 +44,7 @@ func TestMoveToEtcdAndBack(t *testing.T) {
 			t.Errorf("the category is at revision %d at %s, it was at %d", r, c.url(i), before)
 		}
 	}
+	c.checkReplicas(t)
 	c.goOn(t, "over etcd", 0)
 	first.Kill()
 	c.goOn(t, "at the one that is left", 1)
@@ -60,4 +62,33 @@ func TestMoveToEtcdAndBack(t *testing.T) {
 	c.goOn(t, "in one process again", 0)
 	c.checkOnce(t, 0, stop())
 	alone.Stop()
+}
+
+// checkReplicas requires that the status of the cell has both replicas of its metadata logs, one of which leads, and the member of etcd.
+func (c *movedCell) checkReplicas(t *testing.T) {
+	t.Helper()
+	program.Await(t, "the status has the replicas and the member of etcd", func() bool {
+		var shown struct {
+			Replicas []struct {
+				URL   string
+				Leads bool
+				Term  uint64
+			}
+			Etcd []struct {
+				Leads bool
+				Bytes any
+			}
+		}
+		if err := json.Unmarshal(ok(t, nil, "status", "-o", "json", "--server", c.url(1)), &shown); err != nil {
+			t.Fatal(err)
+		}
+		r := shown.Replicas
+		return len(r) == 2 && r[0].Leads != r[1].Leads && r[0].Term == r[1].Term && r[0].Term > 0 && len(shown.Etcd) == 1 && shown.Etcd[0].Leads
+	})
+	text := string(ok(t, nil, "status", "--server", c.url(0)))
+	for _, want := range []string{"\nREPLICA ", c.url(0), c.url(1), " leads ", " follows ", "\nETCD "} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
 }

@@ -145,6 +145,10 @@ func TestNodes(t *testing.T) {
 		sameBytes(t, fmt.Sprintf("at n%d", i+1), tail(t, c.at(i), "log"), input)
 	}
 	checkDifferentNodes(t, c)
+	var status struct{ Nodes []listedNode }
+	if err := json.Unmarshal(ok(t, nil, "status", "-o", "json", "--server", c.url(1)), &status); err != nil || len(status.Nodes) != len(c.nodes) {
+		t.Errorf("the status has the nodes %+v, %v", status.Nodes, err)
+	}
 
 	lost := c.leader(t, 0)
 	rest := c.others(lost)

@@ -97,7 +97,9 @@ func newBenchMetalog() *cobra.Command {
 process with the embedded engine (--nodes 0), one node, or three, each a process of its own on this machine, in the same run. An append has
 as many pointers as the group, over as many logs, at most 100. A quarter of a pointer's bytes is random.
 
-Beside it each replica is asked for the end of a log ten times a second: "barrier" is how long it takes until it answers by itself.
+Beside it each replica is asked for the end of a log ten times a second: "barrier" is how long it takes until it answers by itself. As often a record is appended to a log
+of its own: "visible" is the time from there until a replica that follows has told a subscriber of it. "lag" is how many entries of the journal such a
+replica knows of and does not show yet, also asked for ten times a second.
 
 --rate holds the writers to so many pointers a second, --keep trims the logs behind them, and with --every there is a line for each such time: how a
 cell does over hours. With --seed a node that does not lead loses its copy of the logs in the end, and gets another. What was measured before an error is

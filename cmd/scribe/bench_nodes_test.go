@@ -66,7 +66,7 @@ func TestBenchMetalog(t *testing.T) {
 		if r.Appends <= 0 || r.Commits <= 0 || r.Pointers < 2.9*r.Appends || r.Latency == nil || r.CPUMicros <= 0 || (r.JournalBytes > 0) != (r.Engine != "embedded") {
 			t.Errorf("%+v", r)
 		}
-		if r.Barrier == nil || r.Barrier.P50 <= 0 || r.SeedSeconds != 0 {
+		if r.Barrier == nil || r.Barrier.P50 <= 0 || r.SeedSeconds != 0 || r.Visible != nil || r.Lag != nil {
 			t.Errorf("%+v", r)
 		}
 		if r.ResidentMB <= 0 || (r.EtcdMB > 0) != (r.Engine != "embedded") {
@@ -82,7 +82,7 @@ func TestBenchMetalog(t *testing.T) {
 	}
 }
 
-// TestBenchSeed: a node that has lost its logs gets them again.
+// TestBenchSeed: what three nodes show is measured at those that follow, and a node that has lost its logs gets them again.
 func TestBenchSeed(t *testing.T) {
 	t.Setenv(asProgram, "1")
 	var stdout, stderr bytes.Buffer
@@ -100,8 +100,11 @@ func TestBenchSeed(t *testing.T) {
 	if r.SeedSeconds <= 0 || r.SeedMB <= 0 {
 		t.Errorf("%+v", r)
 	}
+	if r.Visible == nil || r.Visible.P50 <= 0 || r.Visible.P99 < r.Visible.P50 || r.Lag == nil || r.Lag.Max < r.Lag.P50 {
+		t.Errorf("what followers show: %+v, %+v", r.Visible, r.Lag)
+	}
 	var table strings.Builder
-	if err := bench.MetalogTable(&table, []bench.MetalogReport{r}); err != nil || !strings.Contains(table.String(), "had them again") {
+	if err := bench.MetalogTable(&table, []bench.MetalogReport{r}); err != nil || !strings.Contains(table.String(), "had them again") || !strings.Contains(table.String(), "visible p50") {
 		t.Errorf("%v\n%s", err, table.String())
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"scribe/cmd/scribe/app"
+	"scribe/cmd/scribe/survey"
 	"scribe/internal/base/units"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -67,7 +68,7 @@ journal), CONTROL whether its control plane keeps the membership. A node that do
 			return nodeFailure(*server, err)
 		}
 		if asJSON {
-			return printLines(cmd.OutOrStdout(), nodesJSON(res.GetNodes())...)
+			return printLines(cmd.OutOrStdout(), survey.DescribeNodes(res.GetNodes())...)
 		}
 		return printNodes(cmd.OutOrStdout(), res.GetNodes())
 	}
@@ -254,7 +255,7 @@ func printNodes(out io.Writer, nodes []*scribev1.Node) error {
 	w := newTable(out, "NODE\tADDRESS\tSTATE\tETCD\tMEMBER\tMETALOG\tTERM\tAPPLIED\tLAG\tCONTROL\tVERSION")
 	var remarks []string
 	for _, n := range nodes {
-		d := newNodeJSON(n)
+		d := survey.DescribeNode(n)
 		name := cmp.Or(d.Name, "-")
 		applied, lag := "-", "-"
 		if m := n.GetSelf().GetMetalog(); m != nil {
@@ -292,77 +293,52 @@ func leadsText(leads, known bool) string {
 	return "follows"
 }
 
-// nodeJSON is a node for people and scripts.
-type nodeJSON struct {
-	Name    string `json:"name"`
-	Address string `json:"address"`
-	// State is "new" before the node's first start, "away" if it does not answer, "starting" while it waits for others, else "up".
-	State        string       `json:"state"`
-	Started      bool         `json:"started"`
-	Member       string       `json:"etcd_member"`
-	EtcdLeads    bool         `json:"etcd_leads"`
-	EtcdTerm     uint64       `json:"etcd_term"`
-	EtcdSize     units.Bytes  `json:"etcd_bytes"`
-	Metalog      *replicaJSON `json:"metalog,omitempty"`
-	ControlLeads bool         `json:"control_leads"`
-	Version      string       `json:"version"`
-	Waiting      string       `json:"waiting,omitempty"`
-	Error        string       `json:"error,omitempty"`
-}
-
-type replicaJSON struct {
-	Leads   bool   `json:"leads"`
-	Leader  string `json:"leader"`
-	Term    uint64 `json:"term"`
-	Applied uint64 `json:"applied"`
-	Lag     uint64 `json:"lag"`
-	Error   string `json:"error,omitempty"`
-}
-
-func nodesJSON(nodes []*scribev1.Node) []nodeJSON {
-	all := make([]nodeJSON, len(nodes))
-	for i, n := range nodes {
-		all[i] = newNodeJSON(n)
+// printCellNodes shows the nodes of a cell after its status, if it has any; else the replicas of its metadata logs, and the members of the etcd that connects them.
+func printCellNodes(out io.Writer, h *survey.CellHealth) error {
+	switch {
+	case h.NodesErr != nil:
+		return errors.New(plainText(h.NodesErr))
+	case len(h.Nodes) > 0:
+		fmt.Fprintln(out)
+		return printNodes(out, h.Nodes)
 	}
-	return all
+	return errors.Join(printReplicas(out, h.Replicas()), printEtcd(out, h.Etcd()))
 }
 
-func newNodeJSON(n *scribev1.Node) nodeJSON {
-	self, etcd := n.GetSelf(), n.GetSelf().GetEtcd()
-	out := nodeJSON{
-		Name: n.GetPlace().GetName(), Address: n.GetPlace().GetAddress(), State: nodeStateText(n), Started: n.GetStarted(),
-		Member: strconv.FormatUint(n.GetMember(), 16), EtcdLeads: etcd.GetLeader() != 0 && etcd.GetLeader() == n.GetMember(), EtcdTerm: etcd.GetTerm(),
-		EtcdSize: units.Bytes(etcd.GetBytes()), ControlLeads: self.GetLeadsControl(), Version: self.GetVersion(), Waiting: self.GetWaiting(), Error: n.GetError(),
+func printReplicas(out io.Writer, replicas []survey.CellReplica) error {
+	if len(replicas) == 0 {
+		return nil
 	}
-	if m := self.GetMetalog(); m != nil {
-		out.Metalog = &replicaJSON{
-			Leads: m.GetLeads(), Leader: m.GetLeader(), Term: m.GetTerm(), Applied: m.GetApplied(), Lag: max(m.GetNewest(), m.GetApplied()) - m.GetApplied(), Error: m.GetError(),
+	w := newTable(out, "\nREPLICA\tURL\tMETALOG\tTERM\tAPPLIED\tLAG")
+	for _, r := range replicas {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\n", r.Process, r.URL, leadsText(r.Leads, true), r.Term, r.Applied, r.Lag)
+	}
+	err := w.Flush()
+	for _, r := range replicas {
+		if r.Error != "" {
+			fmt.Fprintf(out, "%s: %s\n", r.Process, r.Error)
 		}
 	}
-	return out
+	return err
 }
 
-func nodeStateText(n *scribev1.Node) string {
-	switch self := n.GetSelf(); {
-	case self == nil && !n.GetStarted():
-		return "new"
-	case self == nil:
-		return "away"
-	case self.GetWaiting() != "":
-		return "starting"
+func printEtcd(out io.Writer, members []survey.EtcdMember) error {
+	if len(members) == 0 {
+		return nil
 	}
-	return "up"
-}
-
-// printCellNodes shows the nodes of a cell after its status, if it has any.
-func printCellNodes(cmd *cobra.Command, server string) error {
-	res, err := callCell(cmd.Context(), server, "list nodes", nodeClient(server).ListNodes, &scribev1.ListNodesRequest{})
-	if err != nil {
-		if code := connect.CodeOf(err); code == connect.CodeUnimplemented || code == connect.CodePermissionDenied || code == connect.CodeUnauthenticated {
-			return nil // there are none, or the caller may not monitor the cell
+	w := newTable(out, "\nETCD\tMEMBER\tSTATE\tTERM\tSIZE")
+	for _, m := range members {
+		if m.Error != "" {
+			fmt.Fprintf(w, "%s\t-\taway\t-\t-\n", m.URL)
+			continue
 		}
-		return errors.New(plainText(err))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", m.URL, m.Member, leadsText(m.Leads, true), m.Term, units.About(m.Size))
 	}
-	fmt.Fprintln(cmd.OutOrStdout())
-	return printNodes(cmd.OutOrStdout(), res.GetNodes())
+	err := w.Flush()
+	for _, m := range members {
+		if m.Error != "" {
+			fmt.Fprintf(out, "%s: %s\n", m.URL, m.Error)
+		}
+	}
+	return err
 }

@@ -35,6 +35,10 @@ The lines after it give the reasons, the worst first: each process of the cell i
 and the members. LOAD is how busy the busiest role of a member is, from 0% to 100% (it refuses work), and which one that is: callers give less
 to a member that is clearly busier than the others. -o json has the loads of all roles.
 
+A cell whose metadata several processes share also has its nodes (see "scribe node list"), or, where its processes are not nodes, the replicas of its metadata logs: which
+one leads in which term, and how many entries of the journal the others lag behind; and the members of the etcd between them, as the leading one has
+asked them. Both are for those who may monitor the cell.
+
 Exit codes: 0 if the cell answers, 5 if it or its control plane can't be reached. With --check also 1 if the cell is not healthy.`,
 		Example: `  scribe status
   scribe status --server http://scribe.internal:7420 -o json
@@ -95,7 +99,7 @@ func printStatus(cmd *cobra.Command, server string, h *survey.CellHealth) error 
 	if err := w.Flush(); err != nil || h.Away {
 		return err
 	}
-	return printCellNodes(cmd, server)
+	return printCellNodes(out, h)
 }
 
 // memberLoad shows the load of a member, and of which role it is if the member says so.

@@ -49,13 +49,17 @@ func runSuite(t *testing.T, f logFactory) {
 	}
 }
 
-// runMost is runSuite, but in the short run under the race detector only what a single caller sees, and concurrent ones do in any order: for
-// engines that differ little from one that runs all of it.
+// runMost is runSuite, but in the short run under the race detector it is runCore: for engines that differ little from one that runs all of it.
 func runMost(t *testing.T, f logFactory) {
-	if !testsize.Test(false, false, true) {
-		runSuite(t, f)
+	if testsize.Test(false, false, true) {
+		runCore(t, f)
 		return
 	}
+	runSuite(t, f)
+}
+
+// runCore runs of the suite only what a single caller sees, and concurrent ones do in any order.
+func runCore(t *testing.T, f logFactory) {
 	t.Run("transcripts", func(t *testing.T) { runTranscripts(t, f) })
 	for _, c := range linearCases {
 		t.Run(c.name, func(t *testing.T) { c.runCase(t, f) })

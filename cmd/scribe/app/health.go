@@ -264,8 +264,12 @@ var _ rpc.ProcessService = processService{}
 
 // GetHealth implements rpc.ProcessService.
 func (s processService) GetHealth(context.Context, *scribev1.GetHealthRequest) (*scribev1.GetHealthResponse, error) {
-	return &scribev1.GetHealthResponse{
+	res := &scribev1.GetHealthResponse{
 		Id: s.a.id, Roles: s.a.protoRoles(), Version: s.a.opts.Version, Now: s.a.opts.Host.unixMicro(), Problems: s.a.listProblems(),
 		Open: s.a.cfg.isOpen(),
-	}, nil
+	}
+	if s.a.ready.Load() && s.a.parts.replica != nil {
+		res.Replica, res.Etcd = s.a.parts.replica()
+	}
+	return res, nil
 }

@@ -19,6 +19,7 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob"
 	"scribe/storage/blob/memory"
+	"scribe/storage/metalog/journal"
 )
 
 // TestRolesThatCantWork: a role that can't work makes the process unready, not at once, and with the reason; lesser trouble is told beside "ok".
@@ -233,4 +234,29 @@ type lineWriter chan<- string
 func (w lineWriter) Write(b []byte) (int, error) {
 	w <- string(b)
 	return len(b), nil
+}
+
+// neglectedJournal is a journal whose upkeep nobody does.
+type neglectedJournal struct {
+	journal.Journal
+	neglected error
+}
+
+func (j *neglectedJournal) Neglected() error { return j.neglected }
+
+// TestNeglectedEtcd: a process whose etcd grows is degraded; journals that need no upkeep are not asked.
+func TestNeglectedEtcd(t *testing.T) {
+	a := &App{opts: Options{Host: Host{}.withDefaults()}, started: time.Now()}
+	a.ready.Store(true)
+	j := &neglectedJournal{}
+	a.watchNeglect(j)
+	a.watchNeglect(journal.Journal(nil))
+	if problems := a.listProblems(); len(problems) > 0 {
+		t.Errorf("%v", problems)
+	}
+	j.neglected = errors.New("nobody compacts")
+	problems := a.listProblems()
+	if len(problems) != 1 || problems[0].GetSubject() != "etcd" || problems[0].GetText() != "nobody compacts" || problems[0].GetSeverity() != scribev1.Severity_SEVERITY_DEGRADED {
+		t.Errorf("%v", problems)
+	}
 }

@@ -83,6 +83,8 @@ type sharedParts struct {
 	etcd *clientv3.Client // where replicated metadata is; nil if the process has none
 
 	replication *Replication // what the processes of a cell with replicated metadata share; nil in others
+	// replica says how the process's replica of the metadata logs is, and the members of etcd where that leads; nil without one.
+	replica func() (*scribev1.ReplicaStatus, []*scribev1.EtcdMember)
 
 	nextID  uint64             // from which on the control plane of this process gives out ids of categories; 0 without one
 	retirer *lateMetalog       // the control plane's, if it waits for log; else nil

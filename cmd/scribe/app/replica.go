@@ -29,6 +29,7 @@ func (a *App) openReplica() error {
 		return err
 	}
 	a.onStop("metalog journal", func(context.Context) error { return j.Close() })
+	a.watchNeglect(j)
 	engine, err := pebblelog.Open(a.metalogFolder(), a.replicaOptions(j))
 	if err != nil {
 		return err
@@ -44,6 +45,7 @@ func (a *App) openReplica() error {
 	watchFailure(a, engine.Failed(), func(struct{}) error { return a.explainHalt(engine.Err()) })
 	a.readinessChecks = append(a.readinessChecks, engine.Err)
 	a.provideServices(rpc.Services{Metalog: remote.NewServer(engine)})
+	a.parts.replica = func() (*scribev1.ReplicaStatus, []*scribev1.EtcdMember) { return replicaStatus(engine), etcdMembers(j) }
 	if a.parts.node != nil {
 		a.parts.node.replica.Store(new(func() *scribev1.ReplicaStatus { return replicaStatus(engine) }))
 		a.parts.node.engine.Store(engine)
@@ -60,6 +62,13 @@ func (a *App) controlFolder() string { return filepath.Join(a.cfg.Data, "control
 // openJournal opens the journal of the metadata logs in etcd.
 func (a *App) openJournal() (journal.Journal, error) {
 	return etcdjournal.Open(etcdjournal.Config{Client: a.parts.etcd, Prefix: a.etcdPrefix() + "m/" + engineName + "/", Logger: a.log})
+}
+
+// watchNeglect adds the condition that somebody does the upkeep of what the journal is kept in.
+func (a *App) watchNeglect(j journal.Journal) {
+	if kept, ok := j.(interface{ Neglected() error }); ok {
+		a.watchCondition("etcd", scribev1.Severity_SEVERITY_DEGRADED, kept.Neglected)
+	}
 }
 
 // ownLogOptions are those of an engine that has its folder for itself.
@@ -118,7 +127,25 @@ func (a *App) urlsBut(nodes []nodePlace) (urls []string) {
 	return urls
 }
 
-// replicaStatus describes a replica for NodeService.
+// etcdMembers describes the members of the etcd that a journal is kept in, if it is in one, and its handle is the leader's.
+func etcdMembers(j journal.Journal) (members []*scribev1.EtcdMember) {
+	kept, ok := j.(*etcdjournal.Journal)
+	if !ok {
+		return nil
+	}
+	for _, m := range kept.Members() {
+		member := &scribev1.EtcdMember{Url: m.URL}
+		if m.Err != nil {
+			member.Error = m.Err.Error()
+		} else {
+			member.Status = &scribev1.EtcdStatus{Member: m.ID, Leader: m.Leader, Term: m.Term, Bytes: m.Bytes}
+		}
+		members = append(members, member)
+	}
+	return members
+}
+
+// replicaStatus describes a replica.
 func replicaStatus(engine *pebblelog.Engine) *scribev1.ReplicaStatus {
 	at := engine.Position()
 	leads, term := engine.Leading()

@@ -2,7 +2,10 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"scribe/controlplane"
 	"scribe/internal/transport/rpc"
@@ -44,6 +47,9 @@ func (a *App) startEtcd(ctx context.Context) error {
 	checking, cancel := context.WithTimeout(ctx, membersTimeout)
 	defer cancel()
 	res, err := a.parts.etcd.Get(checking, a.etcdPrefix())
+	if errors.Is(err, rpctypes.ErrPermissionDenied) {
+		return fmt.Errorf("etcd at %v refuses keys below %s to user %q: grant it a role that may read and write them, or another --cell: %w", a.cfg.Etcd.URLs, a.etcdPrefix(), a.cfg.Etcd.User, err)
+	}
 	if err != nil {
 		return fmt.Errorf("etcd at %v does not answer: %w", a.cfg.Etcd.URLs, err)
 	}

@@ -62,14 +62,16 @@ type MetalogReport struct {
 	// nobody leads anew, and to have what was committed before.
 	Latency *Latency `json:"latency"`
 	Barrier *Latency `json:"barrier_latency"`
+	// Visible is the time from the begin of an append until a replica that follows has told a subscriber of it; nil where none follows.
+	Visible *Latency `json:"visible_latency,omitempty"`
+	// Lag is the lag of each replica that follows, ten times a second; nil where none does.
+	Lag *LagSamples `json:"lag,omitempty"`
 	// CPUMicros is the processor time of all processes of the cell for a pointer, JournalBytes what it takes in an entry of the journal.
 	CPUMicros    float64 `json:"cpu_us_per_pointer"`
 	JournalBytes float64 `json:"journal_bytes_per_pointer,omitempty"`
-	// At the end of the time that was measured: memory of all processes of the cell, the file of the largest member of etcd, and the entries
-	// of the journal that replicas know of and do not show yet, over all of them.
+	// At the end of the time that was measured: memory of all processes of the cell, and the file of the largest member of etcd.
 	ResidentMB float64 `json:"resident_mb"`
 	EtcdMB     float64 `json:"etcd_mb,omitempty"`
-	LagEntries float64 `json:"lag_entries,omitempty"`
 	// SeedSeconds is how long a node without its copy of the logs took from its start until it had all that others had then, and SeedMB what
 	// that takes on its disk. Of the last report.
 	SeedSeconds float64 `json:"seed_seconds,omitempty"`
@@ -176,13 +178,19 @@ func (r *metalogRun) measure(ctx context.Context, d time.Duration, writers []fun
 	r.appends.Store(0)
 	r.takeLatency()
 	r.barriers.takeLatency()
+	r.visible.takeLatency()
+	r.lags.takeSamples()
 	fleet := r.fleet
 	before, err := fleet.scrape(ctx)
 	if err != nil {
 		return report, err
 	}
 	begin := time.Now()
-	if err := runFor(ctx, d, append(slices.Clone(writers), r.askReplicas)...); err != nil {
+	probes := []func(context.Context) error{r.askReplicas}
+	if len(r.fleet.nodes) > 1 {
+		probes = append(probes, r.probeFollowers, r.sampleLag)
+	}
+	if err := runFor(ctx, d, append(slices.Clone(writers), probes...)...); err != nil {
 		return report, err
 	}
 	seconds := time.Since(begin).Seconds()
@@ -193,10 +201,10 @@ func (r *metalogRun) measure(ctx context.Context, d time.Duration, writers []fun
 	grown, appends := after.growthSince(before), float64(r.appends.Load())
 	pointers := appends * float64(r.Group)
 	report.Appends, report.Pointers, report.Commits, report.Latency = appends/seconds, pointers/seconds, grown["scribe_metalog_commit_seconds_count"]/seconds, r.takeLatency()
-	report.Barrier = r.barriers.takeLatency()
+	report.Barrier, report.Visible, report.Lag = r.barriers.takeLatency(), r.visible.takeLatency(), r.lags.takeSamples()
 	report.CPUMicros = grown["process_cpu_seconds_total"] * 1e6 / max(pointers, 1)
 	report.JournalBytes = grown["scribe_metalog_journal_entry_bytes_total"] / max(pointers, 1)
-	report.ResidentMB, report.LagEntries = after["process_resident_memory_bytes"]/1e6, after["scribe_metalog_lag_entries"]
+	report.ResidentMB = after["process_resident_memory_bytes"] / 1e6
 	if !fleet.alone {
 		report.EtcdMB, err = fleet.largestEtcd(ctx)
 	}
@@ -263,6 +271,8 @@ type metalogRun struct {
 	latencySamples
 
 	barriers latencySamples
+	visible  latencySamples
+	lags     lagSamples
 	fleet    *Fleet
 	log      metalog.Log
 	category uint32
@@ -368,11 +378,11 @@ func (l *writerLogs) trimBehind(ctx context.Context, r *metalogRun) error {
 
 // MetalogTable prints reports for people.
 func MetalogTable(w io.Writer, reports []MetalogReport) error {
-	const header = "engine\tgroup\tappends/s\tcommits/s\tpointers/s\tp50 ms\tp99\tmax\tbarrier p50\tp99\tCPU us/pointer\tjournal B/pointer\tmemory MB\tetcd MB\tlag\t"
+	const header = "engine\tgroup\tappends/s\tcommits/s\tpointers/s\tp50 ms\tp99\tmax\tbarrier p50\tp99\tvisible p50\tp99\tCPU us/pointer\tjournal B/pointer\tmemory MB\tetcd MB\tlag p50\tp99\tmax\t"
 	err := printTable(w, header, reports, func(w io.Writer, r *MetalogReport) {
-		l, b := cmp.Or(r.Latency, &Latency{}), cmp.Or(r.Barrier, &Latency{})
-		fmt.Fprintf(w, "%s\t%d\t%.0f\t%.0f\t%.0f\t%.2f\t%.2f\t%.1f\t%.2f\t%.2f\t%.2f\t%.1f\t%.0f\t%.0f\t%.0f\t\n",
-			r.Engine, r.Group, r.Appends, r.Commits, r.Pointers, l.P50, l.P99, l.Max, b.P50, b.P99, r.CPUMicros, r.JournalBytes, r.ResidentMB, r.EtcdMB, r.LagEntries)
+		l, b, v, lag := cmp.Or(r.Latency, &Latency{}), cmp.Or(r.Barrier, &Latency{}), cmp.Or(r.Visible, &Latency{}), cmp.Or(r.Lag, &LagSamples{})
+		fmt.Fprintf(w, "%s\t%d\t%.0f\t%.0f\t%.0f\t%.2f\t%.2f\t%.1f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.1f\t%.0f\t%.0f\t%d\t%d\t%d\t\n",
+			r.Engine, r.Group, r.Appends, r.Commits, r.Pointers, l.P50, l.P99, l.Max, b.P50, b.P99, v.P50, v.P99, r.CPUMicros, r.JournalBytes, r.ResidentMB, r.EtcdMB, lag.P50, lag.P99, lag.Max)
 	})
 	for _, r := range reports {
 		if r.SeedSeconds > 0 && err == nil {

@@ -66,12 +66,14 @@ func newLatency(samples []time.Duration) *Latency {
 		return nil
 	}
 	slices.Sort(samples)
-	// The nearest rank: the smallest sample that so many per cent do not exceed.
-	at := func(percent int) float64 {
-		rank := (len(samples)*percent + 99) / 100
-		return float64(samples[max(rank, 1)-1]) / float64(time.Millisecond)
-	}
+	at := func(percent int) float64 { return float64(nearestRank(samples, percent)) / float64(time.Millisecond) }
 	return &Latency{P50: at(50), P90: at(90), P99: at(99), Max: at(100)}
+}
+
+// nearestRank returns the smallest of sorted samples that so many per cent do not exceed.
+func nearestRank[T any](samples []T, percent int) T {
+	rank := (len(samples)*percent + 99) / 100
+	return samples[max(rank, 1)-1]
 }
 
 // fillRates fills in what follows from the rest.

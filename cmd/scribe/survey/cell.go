@@ -3,6 +3,7 @@ package survey
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"scribe/internal/transport/rpc"
@@ -16,12 +17,23 @@ type CellHealth struct {
 	Summary HealthSummary
 	// Away says that no control plane was reached.
 	Away bool
+	// Nodes are the cell's nodes, as the process that was asked first lists them; none in a cell of other processes. NodesErr is why they can't be listed.
+	Nodes    []*scribev1.Node
+	NodesErr error
+
+	answers []MemberHealth
 }
 
 // ExamineCell asks all members of a cell how they are. server, one of its processes, has told its status.
 func ExamineCell(ctx context.Context, t *rpc.Transport, server string, st *scribev1.GetStatusResponse) *CellHealth {
 	c := newCell(st)
-	c.Summary = JudgeHealth(server, st, c.Away, AskHealth(ctx, t, c.Members))
+	var asking sync.WaitGroup
+	if !c.Away {
+		asking.Go(func() { c.Nodes, c.NodesErr = listNodes(ctx, t, server) })
+	}
+	c.answers = AskHealth(ctx, t, c.Members)
+	asking.Wait()
+	c.Summary = JudgeHealth(server, st, c.Away, c.answers)
 	return c
 }
 
@@ -88,6 +100,10 @@ func (c *CellHealth) JSON() any {
 			JoinedAt: time.UnixMicro(m.GetJoinedAt()).UTC(), Version: m.GetVersion(),
 		}
 	}
+	nodesError := ""
+	if c.NodesErr != nil {
+		nodesError = c.NodesErr.Error()
+	}
 	return struct {
 		HealthSummary
 
@@ -100,9 +116,14 @@ func (c *CellHealth) JSON() any {
 		Retiring   uint64       `json:"retirements_pending"`
 		Members    []memberJSON `json:"members"`
 		Leader     *leaderJSON  `json:"leader,omitempty"`
+		// Nodes are those of a cell that has some, Replicas those of the metadata logs where several processes share them, Etcd what connects these.
+		Nodes      []Node        `json:"nodes,omitempty"`
+		NodesError string        `json:"nodes_error,omitempty"`
+		Replicas   []CellReplica `json:"replicas,omitempty"`
+		Etcd       []EtcdMember  `json:"etcd,omitempty"`
 	}{
 		c.Summary, c.Away, st.GetVersion(), time.UnixMicro(st.GetStartedAt()).UTC(), scribev1.RoleNames(st.GetRoles()), categories, st.GetRetirementsPending(), members,
-		newLeaderJSON(st.GetLeadership()),
+		newLeaderJSON(st.GetLeadership()), DescribeNodes(c.Nodes), nodesError, c.Replicas(), c.Etcd(),
 	}
 }
 

@@ -352,7 +352,7 @@ func (x *NodeDescription) GetLost() bool {
 	return false
 }
 
-// EtcdStatus is the state of a node's etcd member.
+// EtcdStatus is the state of an etcd member.
 type EtcdStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the member.
@@ -425,7 +425,7 @@ func (x *EtcdStatus) GetBytes() int64 {
 	return 0
 }
 
-// ReplicaStatus is the state of a node's replica of the metadata logs.
+// ReplicaStatus is the state of a process's replica of the metadata logs.
 type ReplicaStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The replica leads: it decides what is appended.

@@ -125,7 +125,11 @@ type GetHealthResponse struct {
 	// What is wrong, the worst first; none if it is well.
 	Problems []*Problem `protobuf:"bytes,5,rep,name=problems,proto3" json:"problems,omitempty"`
 	// Whether other hosts reach it, and callers need not prove who they are (--insecure).
-	Open          bool `protobuf:"varint,6,opt,name=open,proto3" json:"open,omitempty"`
+	Open bool `protobuf:"varint,6,opt,name=open,proto3" json:"open,omitempty"`
+	// Its replica of the metadata logs; unset where it has none, or has the logs for itself.
+	Replica *ReplicaStatus `protobuf:"bytes,7,opt,name=replica,proto3" json:"replica,omitempty"`
+	// The members of the etcd that keeps the journal of these logs, as the process whose replica leads has asked them last; none elsewhere.
+	Etcd          []*EtcdMember `protobuf:"bytes,8,rep,name=etcd,proto3" json:"etcd,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -202,6 +206,84 @@ func (x *GetHealthResponse) GetOpen() bool {
 	return false
 }
 
+func (x *GetHealthResponse) GetReplica() *ReplicaStatus {
+	if x != nil {
+		return x.Replica
+	}
+	return nil
+}
+
+func (x *GetHealthResponse) GetEtcd() []*EtcdMember {
+	if x != nil {
+		return x.Etcd
+	}
+	return nil
+}
+
+// EtcdMember is a member of an etcd that keeps a cell's metadata.
+type EtcdMember struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where it serves clients.
+	Url string `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
+	// What it says of itself; unset if it does not answer.
+	Status *EtcdStatus `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
+	// Why it does not answer.
+	Error         string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EtcdMember) Reset() {
+	*x = EtcdMember{}
+	mi := &file_scribe_v1_process_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EtcdMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EtcdMember) ProtoMessage() {}
+
+func (x *EtcdMember) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_process_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EtcdMember.ProtoReflect.Descriptor instead.
+func (*EtcdMember) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_process_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *EtcdMember) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *EtcdMember) GetStatus() *EtcdStatus {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *EtcdMember) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 // Problem is something that is wrong.
 type Problem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -219,7 +301,7 @@ type Problem struct {
 
 func (x *Problem) Reset() {
 	*x = Problem{}
-	mi := &file_scribe_v1_process_proto_msgTypes[2]
+	mi := &file_scribe_v1_process_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -231,7 +313,7 @@ func (x *Problem) String() string {
 func (*Problem) ProtoMessage() {}
 
 func (x *Problem) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_process_proto_msgTypes[2]
+	mi := &file_scribe_v1_process_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -244,7 +326,7 @@ func (x *Problem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Problem.ProtoReflect.Descriptor instead.
 func (*Problem) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_process_proto_rawDescGZIP(), []int{2}
+	return file_scribe_v1_process_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Problem) GetSeverity() Severity {
@@ -288,7 +370,7 @@ type GetTrafficRequest struct {
 
 func (x *GetTrafficRequest) Reset() {
 	*x = GetTrafficRequest{}
-	mi := &file_scribe_v1_process_proto_msgTypes[3]
+	mi := &file_scribe_v1_process_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -300,7 +382,7 @@ func (x *GetTrafficRequest) String() string {
 func (*GetTrafficRequest) ProtoMessage() {}
 
 func (x *GetTrafficRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_process_proto_msgTypes[3]
+	mi := &file_scribe_v1_process_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -313,7 +395,7 @@ func (x *GetTrafficRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTrafficRequest.ProtoReflect.Descriptor instead.
 func (*GetTrafficRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_process_proto_rawDescGZIP(), []int{3}
+	return file_scribe_v1_process_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *GetTrafficRequest) GetLimit() uint32 {
@@ -349,7 +431,7 @@ type GetTrafficResponse struct {
 
 func (x *GetTrafficResponse) Reset() {
 	*x = GetTrafficResponse{}
-	mi := &file_scribe_v1_process_proto_msgTypes[4]
+	mi := &file_scribe_v1_process_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -361,7 +443,7 @@ func (x *GetTrafficResponse) String() string {
 func (*GetTrafficResponse) ProtoMessage() {}
 
 func (x *GetTrafficResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_process_proto_msgTypes[4]
+	mi := &file_scribe_v1_process_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -374,7 +456,7 @@ func (x *GetTrafficResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTrafficResponse.ProtoReflect.Descriptor instead.
 func (*GetTrafficResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_process_proto_rawDescGZIP(), []int{4}
+	return file_scribe_v1_process_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GetTrafficResponse) GetId() string {
@@ -455,7 +537,7 @@ type CategoryTraffic struct {
 
 func (x *CategoryTraffic) Reset() {
 	*x = CategoryTraffic{}
-	mi := &file_scribe_v1_process_proto_msgTypes[5]
+	mi := &file_scribe_v1_process_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -467,7 +549,7 @@ func (x *CategoryTraffic) String() string {
 func (*CategoryTraffic) ProtoMessage() {}
 
 func (x *CategoryTraffic) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_process_proto_msgTypes[5]
+	mi := &file_scribe_v1_process_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -480,7 +562,7 @@ func (x *CategoryTraffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CategoryTraffic.ProtoReflect.Descriptor instead.
 func (*CategoryTraffic) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_process_proto_rawDescGZIP(), []int{5}
+	return file_scribe_v1_process_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CategoryTraffic) GetCategory() string {
@@ -627,15 +709,22 @@ var File_scribe_v1_process_proto protoreflect.FileDescriptor
 
 const file_scribe_v1_process_proto_rawDesc = "" +
 	"\n" +
-	"\x17scribe/v1/process.proto\x12\tscribe.v1\x1a\x17scribe/v1/control.proto\"\x12\n" +
-	"\x10GetHealthRequest\"\xba\x01\n" +
+	"\x17scribe/v1/process.proto\x12\tscribe.v1\x1a\x17scribe/v1/control.proto\x1a\x14scribe/v1/node.proto\"\x12\n" +
+	"\x10GetHealthRequest\"\x99\x02\n" +
 	"\x11GetHealthResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12%\n" +
 	"\x05roles\x18\x02 \x03(\x0e2\x0f.scribe.v1.RoleR\x05roles\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\tR\aversion\x12\x10\n" +
 	"\x03now\x18\x04 \x01(\x03R\x03now\x12.\n" +
 	"\bproblems\x18\x05 \x03(\v2\x12.scribe.v1.ProblemR\bproblems\x12\x12\n" +
-	"\x04open\x18\x06 \x01(\bR\x04open\"~\n" +
+	"\x04open\x18\x06 \x01(\bR\x04open\x122\n" +
+	"\areplica\x18\a \x01(\v2\x18.scribe.v1.ReplicaStatusR\areplica\x12)\n" +
+	"\x04etcd\x18\b \x03(\v2\x15.scribe.v1.EtcdMemberR\x04etcd\"c\n" +
+	"\n" +
+	"EtcdMember\x12\x10\n" +
+	"\x03url\x18\x01 \x01(\tR\x03url\x12-\n" +
+	"\x06status\x18\x02 \x01(\v2\x15.scribe.v1.EtcdStatusR\x06status\x12\x14\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\"~\n" +
 	"\aProblem\x12/\n" +
 	"\bseverity\x18\x01 \x01(\x0e2\x13.scribe.v1.SeverityR\bseverity\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x12\n" +
@@ -698,32 +787,38 @@ func file_scribe_v1_process_proto_rawDescGZIP() []byte {
 }
 
 var file_scribe_v1_process_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_scribe_v1_process_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_scribe_v1_process_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_scribe_v1_process_proto_goTypes = []any{
 	(Severity)(0),              // 0: scribe.v1.Severity
 	(*GetHealthRequest)(nil),   // 1: scribe.v1.GetHealthRequest
 	(*GetHealthResponse)(nil),  // 2: scribe.v1.GetHealthResponse
-	(*Problem)(nil),            // 3: scribe.v1.Problem
-	(*GetTrafficRequest)(nil),  // 4: scribe.v1.GetTrafficRequest
-	(*GetTrafficResponse)(nil), // 5: scribe.v1.GetTrafficResponse
-	(*CategoryTraffic)(nil),    // 6: scribe.v1.CategoryTraffic
-	(Role)(0),                  // 7: scribe.v1.Role
+	(*EtcdMember)(nil),         // 3: scribe.v1.EtcdMember
+	(*Problem)(nil),            // 4: scribe.v1.Problem
+	(*GetTrafficRequest)(nil),  // 5: scribe.v1.GetTrafficRequest
+	(*GetTrafficResponse)(nil), // 6: scribe.v1.GetTrafficResponse
+	(*CategoryTraffic)(nil),    // 7: scribe.v1.CategoryTraffic
+	(Role)(0),                  // 8: scribe.v1.Role
+	(*ReplicaStatus)(nil),      // 9: scribe.v1.ReplicaStatus
+	(*EtcdStatus)(nil),         // 10: scribe.v1.EtcdStatus
 }
 var file_scribe_v1_process_proto_depIdxs = []int32{
-	7, // 0: scribe.v1.GetHealthResponse.roles:type_name -> scribe.v1.Role
-	3, // 1: scribe.v1.GetHealthResponse.problems:type_name -> scribe.v1.Problem
-	0, // 2: scribe.v1.Problem.severity:type_name -> scribe.v1.Severity
-	6, // 3: scribe.v1.GetTrafficResponse.categories:type_name -> scribe.v1.CategoryTraffic
-	6, // 4: scribe.v1.GetTrafficResponse.rest:type_name -> scribe.v1.CategoryTraffic
-	1, // 5: scribe.v1.ProcessService.GetHealth:input_type -> scribe.v1.GetHealthRequest
-	4, // 6: scribe.v1.ProcessService.GetTraffic:input_type -> scribe.v1.GetTrafficRequest
-	2, // 7: scribe.v1.ProcessService.GetHealth:output_type -> scribe.v1.GetHealthResponse
-	5, // 8: scribe.v1.ProcessService.GetTraffic:output_type -> scribe.v1.GetTrafficResponse
-	7, // [7:9] is the sub-list for method output_type
-	5, // [5:7] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	8,  // 0: scribe.v1.GetHealthResponse.roles:type_name -> scribe.v1.Role
+	4,  // 1: scribe.v1.GetHealthResponse.problems:type_name -> scribe.v1.Problem
+	9,  // 2: scribe.v1.GetHealthResponse.replica:type_name -> scribe.v1.ReplicaStatus
+	3,  // 3: scribe.v1.GetHealthResponse.etcd:type_name -> scribe.v1.EtcdMember
+	10, // 4: scribe.v1.EtcdMember.status:type_name -> scribe.v1.EtcdStatus
+	0,  // 5: scribe.v1.Problem.severity:type_name -> scribe.v1.Severity
+	7,  // 6: scribe.v1.GetTrafficResponse.categories:type_name -> scribe.v1.CategoryTraffic
+	7,  // 7: scribe.v1.GetTrafficResponse.rest:type_name -> scribe.v1.CategoryTraffic
+	1,  // 8: scribe.v1.ProcessService.GetHealth:input_type -> scribe.v1.GetHealthRequest
+	5,  // 9: scribe.v1.ProcessService.GetTraffic:input_type -> scribe.v1.GetTrafficRequest
+	2,  // 10: scribe.v1.ProcessService.GetHealth:output_type -> scribe.v1.GetHealthResponse
+	6,  // 11: scribe.v1.ProcessService.GetTraffic:output_type -> scribe.v1.GetTrafficResponse
+	10, // [10:12] is the sub-list for method output_type
+	8,  // [8:10] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_process_proto_init() }
@@ -732,13 +827,14 @@ func file_scribe_v1_process_proto_init() {
 		return
 	}
 	file_scribe_v1_control_proto_init()
+	file_scribe_v1_node_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_scribe_v1_process_proto_rawDesc), len(file_scribe_v1_process_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

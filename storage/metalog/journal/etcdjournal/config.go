@@ -26,6 +26,8 @@ type Config struct {
 	UpkeepEvery time.Duration
 	// KeepHistory is how long etcd's history of keys is kept at least, for watches that fell behind; 0 means 15 s.
 	KeepHistory time.Duration
+	// OthersCompact is, where etcd lets this user compact nothing, how long history may stay that others should have compacted; 0 means 30 min.
+	OthersCompact time.Duration
 	// Logger gets messages for operators; nil discards them.
 	Logger *slog.Logger
 }
@@ -39,7 +41,7 @@ func (c *Config) Validate() error {
 	if !strings.HasSuffix(c.Prefix, "/") || len(c.Prefix) > 512 {
 		errs = append(errs, fmt.Errorf("prefix %q: want up to 512 bytes that end with a slash", c.Prefix))
 	}
-	if c.RequestTimeout < 0 || c.FullBytes < 0 || c.UpkeepEvery < 0 || c.KeepHistory < 0 {
+	if c.RequestTimeout < 0 || c.FullBytes < 0 || c.UpkeepEvery < 0 || c.KeepHistory < 0 || c.OthersCompact < 0 {
 		errs = append(errs, errors.New("a negative limit"))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -53,6 +55,7 @@ func (c Config) withDefaults() Config {
 	c.FullBytes = cmp.Or(c.FullBytes, 6<<30)
 	c.UpkeepEvery = cmp.Or(c.UpkeepEvery, 3*time.Second)
 	c.KeepHistory = cmp.Or(c.KeepHistory, 15*time.Second)
+	c.OthersCompact = cmp.Or(c.OthersCompact, 30*time.Minute)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}

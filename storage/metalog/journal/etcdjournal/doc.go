@@ -14,5 +14,5 @@
 //
 // The handle that swaps heads, which is the leader's, compacts etcd's history, so that beats take no room, and asks for the size of
 // the database. Beyond [Config.FullBytes] it refuses entries, well before etcd's own quota, which would refuse everything until an
-// operator intervenes.
+// operator intervenes. A user without etcd's role root may not compact: somebody else has to then, see [Journal.Neglected].
 package etcdjournal

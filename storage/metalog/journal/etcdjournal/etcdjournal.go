@@ -32,6 +32,10 @@ type Journal struct {
 	used atomic.Int64
 	// inUse is the size of etcd's database when it was last asked.
 	inUse atomic.Int64
+	// neglected is what Neglected returns; nil for nothing.
+	neglected atomic.Pointer[error]
+	// members is what Members returns.
+	members atomic.Pointer[[]MemberStatus]
 
 	watch headWatch
 }

@@ -93,12 +93,12 @@ type readProxyService struct {
 
 // Fetch implements rpc.ReadProxyService.
 func (s readProxyService) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
-	if s.e.IsFree(ctx) {
-		return s.ReadProxyService.Fetch(ctx, req)
+	if !s.e.IsFree(ctx) {
+		if err := s.e.allowFetch(ctx, req); err != nil {
+			return nil, err
+		}
 	}
-	if err := s.e.allowFetch(ctx, req); err != nil {
-		return nil, err
-	}
+	s.e.countAccess(ctx, access.Read, req.GetCategory())
 	return s.ReadProxyService.Fetch(ctx, req)
 }
 
@@ -109,7 +109,7 @@ func (e *Enforcer) allowFetch(ctx context.Context, req *scribev1.FetchRequest) e
 	if req.GetPeer() || req.GetEncoding() == scribev1.PayloadEncoding_PAYLOAD_ENCODING_BLOCK {
 		return e.deny(ctx, p, access.NotMember, "fetch whole blocks")
 	}
-	if err := e.Allow(ctx, access.Read, req.GetCategory()); err != nil {
+	if err := e.checkCategory(ctx, access.Read, req.GetCategory()); err != nil {
 		return err
 	}
 	set, now := e.rights.Set(), e.now()

@@ -146,6 +146,18 @@ func post(t *testing.T, url, method, body string, status int) []byte {
 	return answer
 }
 
+// secureClient trusts the authority of SCRIBE_CA, and proves nothing.
+func secureClient(t *testing.T) *http.Client {
+	t.Helper()
+	authorities := x509.NewCertPool()
+	if pem, err := os.ReadFile(os.Getenv("SCRIBE_CA")); err != nil || !authorities.AppendCertsFromPEM(pem) {
+		t.Fatal("no authority: ", err)
+	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS13}}}
+	t.Cleanup(client.CloseIdleConnections)
+	return client
+}
+
 // TestCallerBound: the requests of one caller are bounded by who its token says it is; another caller is served meanwhile.
 func TestCallerBound(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
@@ -154,12 +166,7 @@ func TestCallerBound(t *testing.T) {
 	sourceFile(t, filepath.Join(data, "secure", "admin.env"))
 	program.OK(t, nil, "category", "create", "quiet")
 	reader := strings.TrimSpace(string(program.OK(t, nil, "token", "issue", "--name", "reader", "--can", "read:quiet")))
-	authorities := x509.NewCertPool()
-	if pem, err := os.ReadFile(os.Getenv("SCRIBE_CA")); err != nil || !authorities.AppendCertsFromPEM(pem) {
-		t.Fatal("no authority: ", err)
-	}
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS13}}}
-	defer client.CloseIdleConnections()
+	client := secureClient(t)
 	ask := func(token, path string) *http.Response {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, up.URL+path, http.NoBody)

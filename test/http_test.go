@@ -54,11 +54,16 @@ func TestHTTP(t *testing.T) {
 func TestConnectionBounds(t *testing.T) {
 	up := serve(t, nil, "up", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0", "--address-connections", "16")
 	defer up.Stop()
-	address := strings.TrimPrefix(up.URL, "http://")
+	address := program.Address(t, up.URL)
 	answers := func() (c net.Conn, ok bool) {
 		c, err := net.DialTimeout("tcp", address, time.Minute)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if program.Secured() {
+			cfg := program.ClientFiles(t).ClientConfig()
+			cfg.ServerName = "127.0.0.1"
+			c = tls.Client(c, cfg)
 		}
 		_ = c.SetDeadline(time.Now().Add(time.Minute))
 		_, _ = fmt.Fprintf(c, "GET /livez HTTP/1.1\r\nHost: scribe\r\n\r\n") // the answer tells

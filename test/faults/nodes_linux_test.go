@@ -53,13 +53,19 @@ func startNodes(t *testing.T, seed uint64, build string) *nodes {
 	client := n.network.AddHost()
 	n.payloads = n.network.AddHost()
 	n.startStore()
+	hosts, addresses := make([]*netfault.Host, 3), make([]string, 3)
+	for i := range hosts {
+		hosts[i] = n.network.AddHost()
+		addresses[i] = hosts[i].Address()
+	}
+	n.c.env = append(n.c.env, program.MemberEnvironment(t, addresses...)...)
 	cluster := []string{}
-	for i := range 3 {
-		x := &node{host: n.network.AddHost(), member: &member{name: fmt.Sprintf("n%d", i+1), build: build, parts: []string{partWriteProxy, partBatcher}, env: n.c.env}}
+	for i, host := range hosts {
+		x := &node{host: host, member: &member{name: fmt.Sprintf("n%d", i+1), build: build, parts: []string{partWriteProxy, partBatcher}, env: n.c.env}}
 		n.list, cluster = append(n.list, x), append(cluster, fmt.Sprintf("%s=%s:%d", x.name, x.host.Address(), nodePort))
 	}
 	for _, x := range n.list {
-		x.under, x.address = x.host.Under(), fmt.Sprintf("http://%s:%d", x.host.Address(), nodePort)
+		x.under, x.address = x.host.Under(), program.URL(fmt.Sprintf("%s:%d", x.host.Address(), nodePort))
 		n.newDisk(x)
 		x.args = []string{
 			"up", "--node", x.name, "--cluster", strings.Join(cluster, ","), "--data", x.data(), "--write-memory", "32MiB", "--batch-memory", "32MiB",
@@ -67,12 +73,15 @@ func startNodes(t *testing.T, seed uint64, build string) *nodes {
 		}
 		n.c.members = append(n.c.members, x.member)
 	}
-	transport := rpc.NewTransport(client.Dial)
+	transport := rpc.NewTransport(client.Dial, rpc.WithTLS(program.ClientFiles(t)))
+	asMember := rpc.NewTransport(client.Dial, rpc.WithTLS(program.MemberFiles(t)))
 	t.Cleanup(transport.Close)
+	t.Cleanup(asMember.Close)
 	n.c.outside = &outsideHost{client: transport.HTTPClient(), under: client.Under()}
 	n.c.start(n.c.members...)
+	program.CloseCell(t, transport, n.c.url(""))
 	n.loadNodes()
-	n.calls = n.callReplicas(transport)
+	n.calls = n.callReplicas(asMember) // only members append
 	return n
 }
 

@@ -23,6 +23,7 @@ import (
 	"scribe/consumer"
 	"scribe/producer"
 	"scribe/producer/columns"
+	"scribe/test/program"
 )
 
 // visit is a message of this file's tests.

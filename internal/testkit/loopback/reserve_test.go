@@ -50,7 +50,7 @@ func TestReserve(t *testing.T) {
 // TestReserveRow: somebody may listen at each port of a row, and no two rows share one.
 func TestReserveRow(t *testing.T) {
 	taken := map[int]bool{}
-	for range 20 {
+	for range 200 {
 		addr, release, err := loopback.ReserveRow(3)
 		if err != nil {
 			t.Fatal(err)

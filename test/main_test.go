@@ -47,6 +47,8 @@ var leftOut = map[string]string{
 	"TestTenants":               ownSecurity,
 	"TestTokens":                ownSecurity,
 
+	"TestRegions": "tickets are of one cell: the read proxy of another region can't check them (docs/security.md, Tickets)",
+
 	"TestCompose":      ownFiles,
 	"TestComposeNodes": ownFiles,
 	"TestUnits":        ownFiles,

@@ -148,7 +148,7 @@ func Address(t testing.TB, processURL string) string {
 	return u.Host
 }
 
-// ServerEnvironment are the variables of a process of a cell, or an agent, by which it is secured; none for other commands, and for processes that are told of files of their own.
+// ServerEnvironment are the variables of a process of a cell, an agent or `scribe node detach`, by which it is secured; none for other commands, and for processes that are told of files of their own.
 func ServerEnvironment(args []string) []string {
 	if !Secured() || len(args) == 0 || slices.ContainsFunc(args, func(arg string) bool {
 		name, _, _ := strings.Cut(arg, "=")
@@ -159,6 +159,10 @@ func ServerEnvironment(args []string) []string {
 	cfg := MemberConfig()
 	switch args[0] {
 	case "up", "serve":
+	case "node": // detach takes the node's place for a moment
+		if len(args) < 2 || args[1] != "detach" {
+			return nil
+		}
 	case "agent":
 		dir := filepath.Dir(cfg.Cert)
 		cfg.Cert, cfg.Key = filepath.Join(dir, agentName+".pem"), filepath.Join(dir, agentName+".key")

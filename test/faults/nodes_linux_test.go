@@ -187,7 +187,7 @@ func (n *nodes) end() {
 		n.v.readFrom("in the end", x.name, history.Committed)
 	}
 	var all []line
-	for _, category := range n.w.categories {
+	for _, category := range slices.Concat(n.w.categories, n.v.others) {
 		all = append(all, n.v.inspect("log", category, "--verify", "--server", n.c.url(""))...)
 	}
 	stored := n.v.blobs()

@@ -53,7 +53,7 @@ func secureSuite(dir string, leftOut map[string]string) error {
 	for variable, value := range map[string]string{
 		certsVariable: dir, "SCRIBE_CA": filepath.Join(dir, "ca.pem"), "SCRIBE_CERT": filepath.Join(dir, testerName+".pem"), "SCRIBE_KEY": filepath.Join(dir, testerName+".key"),
 	} {
-		if err := os.Setenv(variable, value); err != nil { //nolint:usetesting // for all tests, before the first of them
+		if err := os.Setenv(variable, value); err != nil {
 			return err
 		}
 	}

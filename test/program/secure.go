@@ -91,7 +91,7 @@ func UseClientFiles() error {
 	}
 	rpc.SetProgramTLS(files)
 	if t, ok := http.DefaultTransport.(*http.Transport); ok {
-		t.TLSClientConfig = files.ClientConfig()
+		t.TLSClientConfig, t.ForceAttemptHTTP2 = files.ClientConfig(), false // HTTP/1.1, as without TLS
 	}
 	return nil
 }

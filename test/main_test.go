@@ -26,6 +26,7 @@ func TestMain(m *testing.M) {
 // Why tests are left out where cells are secured.
 const (
 	ownSecurity = "it makes certificates and tokens of its own, and is the same in every run"
+	benchAlone  = "the command's cell is in its own process, which serves with the certificate of the command: a client's can't"
 	ownFiles    = "it runs files that are shipped, whose cells are open"
 )
 
@@ -46,6 +47,9 @@ var leftOut = map[string]string{
 	"TestTenantQuota":           ownSecurity,
 	"TestTenants":               ownSecurity,
 	"TestTokens":                ownSecurity,
+
+	"TestBench":        benchAlone,
+	"TestBenchProfile": benchAlone,
 
 	"TestRegions": "tickets are of one cell: the read proxy of another region can't check them (docs/security.md, Tickets)",
 

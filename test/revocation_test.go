@@ -125,7 +125,6 @@ func TestClosedOverRestarts(t *testing.T) {
 	// Whoever has the folder is a member.
 	t.Setenv("SCRIBE_TOKEN", "")
 	wantCode(t, program.Run(t, nil, "inspect", "log", "a", "--data", data), 0)
-	wantCode(t, program.Run(t, nil, "inspect", "dangling", "--data", data), 0)
 }
 
 // TestAgentLendsItsRights: what an agent may write, the programs of its host may; and nothing else.

@@ -78,13 +78,13 @@ func TestRecreatedUnderLoad(t *testing.T) {
 	blobs := "SCRIBE_BLOB_PATH=" + filepath.Join(t.TempDir(), "blobs")
 	control := serve(t, nil, "serve", "--roles", "controlplane,metalog", "--data", filepath.Join(t.TempDir(), "control"), "--listen", "127.0.0.1:0")
 	link := netfault.Listen(t, "127.0.0.1:0")
-	link.Target(strings.TrimPrefix(control.URL, "http://"))
+	link.Target(program.Address(t, control.URL))
 	run := func(controlURL, roles string) string {
 		env := []string{"SCRIBE_CONTROL=" + controlURL, "SCRIBE_METALOG=" + control.URL, "SCRIBE_LISTEN=127.0.0.1:0", "SCRIBE_BLOBS=file", blobs}
 		// The one that is cut off stays a member: writes go to it.
 		return serve(t, env, "serve", "--roles", roles, "--data", filepath.Join(t.TempDir(), "data"), "--lease-ttl", "5m", "--auto-create=false").URL
 	}
-	stale := run(link.URL(), "batcher")
+	stale := run(program.URL(link.Addr()), "batcher")
 	run(control.URL, "batcher")
 	front := run(control.URL, "writeproxy,readstream,readproxy")
 	c := &cell{write: front, read: front}

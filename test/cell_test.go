@@ -10,6 +10,7 @@ import (
 
 	"scribe/cmd/scribe/app"
 	"scribe/internal/testkit/s3test"
+	"scribe/internal/transport/rpc"
 	"scribe/test/program"
 )
 
@@ -53,7 +54,7 @@ func s3Environment(t *testing.T) []string {
 // inProcess runs every role in the test's own process.
 func inProcess(t *testing.T, wiring app.Wiring) *cell {
 	cfg := app.DefaultConfig()
-	cfg.Data, cfg.Listen = filepath.Join(t.TempDir(), "data"), "127.0.0.1:0"
+	cfg.Data, cfg.Listen, cfg.TLS = filepath.Join(t.TempDir(), "data"), "127.0.0.1:0", program.MemberConfig()
 	start := func(t *testing.T) *app.App {
 		a, err := app.Start(t.Context(), cfg, app.Options{Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})), Wiring: wiring})
 		if err != nil {
@@ -69,6 +70,7 @@ func inProcess(t *testing.T, wiring app.Wiring) *cell {
 		}
 	}
 	a := start(t)
+	program.CloseCell(t, rpc.Default(), a.URL())
 	t.Cleanup(func() { stop(t, a) })
 	return &cell{write: a.URL(), read: a.URL(), restart: func(t *testing.T, c *cell) {
 		stop(t, a)

@@ -20,7 +20,7 @@ func TestDoctor(t *testing.T) {
 	}
 	up := serve(t, nil, "up", "--data", dir, "--listen", "127.0.0.1:0")
 	defer up.Stop()
-	r := cli(t, nil, "doctor", "--data", dir, "--listen", strings.TrimPrefix(up.URL, "http://"), "-o", "json")
+	r := cli(t, nil, "doctor", "--data", dir, "--listen", program.Address(t, up.URL), "-o", "json")
 	var report struct {
 		State  string
 		Checks []struct{ Check, State, Found, Advice string }

@@ -145,7 +145,9 @@ func publish(t *testing.T, c *cell, message []byte) (code int, body string) {
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Expect", "100-continue")
-	client := http.Client{Timeout: program.WaitLimit, Transport: &http.Transport{ExpectContinueTimeout: program.WaitLimit, DisableKeepAlives: true}}
+	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // with the client's certificate
+	transport.ExpectContinueTimeout, transport.DisableKeepAlives = program.WaitLimit, true
+	client := http.Client{Timeout: program.WaitLimit, Transport: transport}
 	res, err := client.Do(req)
 	if err != nil {
 		t.Fatal(err)

@@ -32,7 +32,7 @@ func TestHTTP(t *testing.T) {
 		t.Errorf("described as %s (%v)", got, err)
 	}
 	sameBytes(t, "what was published", tail(t, &cell{read: up.URL}, "greetings"), []byte("hello\nworld\n"))
-	if got := post(t, up.URL, "ControlService/GetCategory", `{"name": "greeting"}`, http.StatusNotFound); !strings.Contains(string(got), "greetings") {
+	if got := post(t, up.URL, "ControlService/GetCategory", `{"name": "greeting"}`, http.StatusNotFound); strings.Contains(string(got), "greetings") != suggestsNames() {
 		t.Errorf("the error does not suggest the near name: %s", got)
 	}
 	post(t, up.URL, "WriteService/Publish", `{"category": "greetings", "messages": []}`, http.StatusBadRequest)
@@ -54,11 +54,16 @@ func TestHTTP(t *testing.T) {
 func TestConnectionBounds(t *testing.T) {
 	up := serve(t, nil, "up", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0", "--address-connections", "16")
 	defer up.Stop()
-	address := strings.TrimPrefix(up.URL, "http://")
+	address := program.Address(t, up.URL)
 	answers := func() (c net.Conn, ok bool) {
 		c, err := net.DialTimeout("tcp", address, time.Minute)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if program.Secured() {
+			cfg := program.ClientFiles(t).ClientConfig()
+			cfg.ServerName = "127.0.0.1"
+			c = tls.Client(c, cfg)
 		}
 		_ = c.SetDeadline(time.Now().Add(time.Minute))
 		_, _ = fmt.Fprintf(c, "GET /livez HTTP/1.1\r\nHost: scribe\r\n\r\n") // the answer tells
@@ -146,6 +151,18 @@ func post(t *testing.T, url, method, body string, status int) []byte {
 	return answer
 }
 
+// secureClient trusts the authority of SCRIBE_CA, and proves nothing.
+func secureClient(t *testing.T) *http.Client {
+	t.Helper()
+	authorities := x509.NewCertPool()
+	if pem, err := os.ReadFile(os.Getenv("SCRIBE_CA")); err != nil || !authorities.AppendCertsFromPEM(pem) {
+		t.Fatal("no authority: ", err)
+	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS13}}}
+	t.Cleanup(client.CloseIdleConnections)
+	return client
+}
+
 // TestCallerBound: the requests of one caller are bounded by who its token says it is; another caller is served meanwhile.
 func TestCallerBound(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
@@ -154,12 +171,7 @@ func TestCallerBound(t *testing.T) {
 	sourceFile(t, filepath.Join(data, "secure", "admin.env"))
 	program.OK(t, nil, "category", "create", "quiet")
 	reader := strings.TrimSpace(string(program.OK(t, nil, "token", "issue", "--name", "reader", "--can", "read:quiet")))
-	authorities := x509.NewCertPool()
-	if pem, err := os.ReadFile(os.Getenv("SCRIBE_CA")); err != nil || !authorities.AppendCertsFromPEM(pem) {
-		t.Fatal("no authority: ", err)
-	}
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS13}}}
-	defer client.CloseIdleConnections()
+	client := secureClient(t)
 	ask := func(token, path string) *http.Response {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, up.URL+path, http.NoBody)

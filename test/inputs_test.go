@@ -288,7 +288,7 @@ func TestFollowThroughKills(t *testing.T) {
 func TestDrain(t *testing.T) {
 	h := startHost(t, "*.log")
 	h.agent.Stop()
-	away := "http://" + program.Reserve(t)
+	away := program.URL(program.Reserve(t))
 	there := h.args
 	h.args = append(slices.Clone(there), "--upstream", away)
 	h.start()
@@ -299,12 +299,12 @@ func TestDrain(t *testing.T) {
 	h.append("app.log", "app", 0, 5)
 	h.taken("follow", 5)
 	h.agent.Kill()
-	r := cli(t, nil, append(slices.Clone(h.args), "--drain", "--drain-timeout", "300ms")...)
+	r := program.RunWith(t, program.ServerEnvironment(h.args), nil, append(slices.Clone(h.args), "--drain", "--drain-timeout", "300ms")...)
 	if r.Code != 6 || !bytes.Contains(r.Stdout, []byte("kept\t2\t")) || !bytes.Contains(r.Stdout, []byte("file.app\t5\t")) || !bytes.Contains(r.Stderr, []byte("7 messages")) {
 		t.Fatalf("--drain with nobody there: exit code %d\n%s%s", r.Code, r.Stdout, r.Stderr)
 	}
 	h.args = there
-	if r := cli(t, nil, append(slices.Clone(h.args), "--drain")...); r.Code != 0 || len(r.Stdout) > 0 {
+	if r := program.RunWith(t, program.ServerEnvironment(h.args), nil, append(slices.Clone(h.args), "--drain")...); r.Code != 0 || len(r.Stdout) > 0 {
 		t.Fatalf("--drain: exit code %d\n%s%s", r.Code, r.Stdout, r.Stderr)
 	}
 	c := &cell{read: h.cell.URL}

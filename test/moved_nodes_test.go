@@ -198,7 +198,10 @@ func (c *movedCell) adopt(t *testing.T) {
 func (c *movedCell) detach(t *testing.T) {
 	t.Helper()
 	begin := time.Now()
-	told := ok(t, nil, append([]string{"node", "detach"}, c.flags(0)...)...)
+	args := append([]string{"node", "detach"}, c.flags(0)...)
+	r := program.RunWith(t, program.ServerEnvironment(args), nil, args...)
+	wantCode(t, r, 0)
+	told := r.Stdout
 	t.Logf("detached after %v", time.Since(begin))
 	if !strings.Contains(string(told), "scribe up --data "+c.data(0)) {
 		t.Errorf("it does not say how to go on: %s", told)

@@ -78,7 +78,7 @@ func (c *nodeCell) url(i int) string {
 	if c.secure {
 		return "https://" + c.address[i]
 	}
-	return "http://" + c.address[i]
+	return program.URL(c.address[i])
 }
 
 // at is the cell as clients of a node see it.
@@ -239,7 +239,7 @@ func checkReplace(t *testing.T, c *nodeCell, lost int) {
 	case <-time.After(waitLimit):
 		t.Fatalf("%s did not end:\n%s", name, refused.Log)
 	}
-	if refused.Err == nil || !strings.Contains(refused.Log.String(), "scribe node replace "+name+" --server http://") {
+	if refused.Err == nil || !strings.Contains(refused.Log.String(), "scribe node replace "+name+" --server "+program.URL("")) {
 		t.Fatalf("%s ended with %v, and does not name the command:\n%s", name, refused.Err, refused.Log)
 	}
 	if r := cli(t, nil, "node", "replace", fmt.Sprintf("n%d", rest[0]+1), "--server", c.url(rest[1])); r.Code != 2 || !strings.Contains(string(r.Stderr), "stop it first") {

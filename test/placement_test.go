@@ -23,6 +23,7 @@ import (
 	"scribe/consumer"
 	"scribe/producer"
 	"scribe/producer/columns"
+	"scribe/test/program"
 )
 
 // visit is a message of this file's tests.
@@ -300,7 +301,7 @@ func TestOrderPerKey(t *testing.T) {
 	const keys = 20
 	data := filepath.Join(t.TempDir(), "data")
 	up := serve(t, nil, "up", "--data", data, "--listen", "127.0.0.1:0")
-	address := strings.TrimPrefix(up.URL, "http://")
+	address := program.Address(t, up.URL)
 	ok(t, nil, "category", "create", "log", "--shards", "2", "--shard-by", "key", "--server", up.URL)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()

@@ -130,7 +130,7 @@ func TestOutageIsRiddenOut(t *testing.T) {
 	c := &cell{read: up.URL, write: up.URL}
 	ok(t, nil, "category", "create", "log", "--server", up.URL)
 	stdin, feed := pipe(t, "before\n")
-	f := fed(t, stdin, "produce", "log", "--server", listen)
+	f := fed(t, stdin, "produce", "log", "--server", program.URL(listen))
 	eventually(t, waitLimit, "the first line is stored", func() bool { return string(tail(t, c, "log")) == "before\n" })
 	up.Kill()
 	if _, err := feed.WriteString("during\n"); err != nil {

@@ -66,7 +66,8 @@ func TestQueries(t *testing.T) {
 	if got := string(ok(t, nil, "query", "SELECT count(*) AS n FROM access WHERE client_ip = ? AND status = ?", "--param", "66.249.73.135", "--param", "404", "--server", c.read, "-o", "csv")); got != "n\r\n8\r\n" {
 		t.Errorf("with values: %s", got)
 	}
-	if got := string(ok(t, nil, "query", "SHOW TABLES", "--server", c.read, "-o", "csv")); got != "name\r\naccess\r\n" {
+	tables := string(ok(t, nil, "query", "SHOW TABLES", "--server", c.read, "-o", "csv"))
+	if got := strings.ReplaceAll(tables, "_audit\r\n", ""); got != "name\r\naccess\r\n" { // a secured cell has a trail
 		t.Errorf("tables: %s", got)
 	}
 	if got := string(ok(t, nil, "query", "DESCRIBE access", "--server", c.read, "-o", "csv")); !strings.Contains(got, "\r\nstatus,int32,YES\r\nbytes,int64,YES\r\n") {

@@ -122,6 +122,9 @@ func TestClosedOverRestarts(t *testing.T) {
 		wantCode(t, program.Run(t, nil, "category", "list"), 0, "a")
 	}
 	up.Stop()
+	// Whoever has the folder is a member.
+	t.Setenv("SCRIBE_TOKEN", "")
+	wantCode(t, program.Run(t, nil, "inspect", "log", "a", "--data", data), 0)
 }
 
 // TestAgentLendsItsRights: what an agent may write, the programs of its host may; and nothing else.

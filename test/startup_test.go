@@ -124,7 +124,7 @@ func TestExitCodes(t *testing.T) {
 		})
 	}
 	r := cli(t, nil, "category", "describe", "acces", "--server", up.URL)
-	if !strings.Contains(string(r.Stderr), "access") {
+	if strings.Contains(string(r.Stderr), "access") != suggestsNames() {
 		t.Errorf("the error does not suggest the near name:\n%s", r.Stderr)
 	}
 }

@@ -40,15 +40,15 @@ func terminal(t *testing.T) (outside, inside *os.File) {
 // leaves its outcome unknown, which is never called "not stored".
 func TestProduceOnTerminal(t *testing.T) {
 	front := netfault.Listen(t, "127.0.0.1:0")
-	up := serve(t, nil, "up", "--data", t.TempDir()+"/data", "--listen", "127.0.0.1:0", "--advertise", front.URL())
-	front.Target(strings.TrimPrefix(up.URL, "http://"))
-	ok(t, nil, "category", "create", "log", "--server", front.URL())
+	up := serve(t, nil, "up", "--data", t.TempDir()+"/data", "--listen", "127.0.0.1:0", "--advertise", program.URL(front.Addr()))
+	front.Target(program.Address(t, up.URL))
+	ok(t, nil, "category", "create", "log", "--server", program.URL(front.Addr()))
 	outside, inside := terminal(t)
 	stdin, feed, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := program.Command(t.Context(), program.Binary(), "produce", "log", "--server", front.URL(), "--timeout", "2s")
+	cmd := program.Command(t.Context(), program.Binary(), "produce", "log", "--server", program.URL(front.Addr()), "--timeout", "2s")
 	cmd.Stdin, cmd.Stderr = stdin, inside
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ func TestProduceOnTerminal(t *testing.T) {
 			t.Errorf("progress is left: %q", line)
 		}
 	}
-	sameBytes(t, "stored", tail(t, &cell{read: front.URL()}, "log"), append(numbers(0, 1000), "stored, and nobody knows\n"...))
+	sameBytes(t, "stored", tail(t, &cell{read: program.URL(front.Addr())}, "log"), append(numbers(0, 1000), "stored, and nobody knows\n"...))
 }
 
 // TestProgress: how far a tail is stands on a terminal while messages go elsewhere, is not there when all goes to one, and gives way to

@@ -18,6 +18,7 @@ import (
 	"scribe/cmd/scribe/app"
 	"scribe/internal/base/config"
 	"scribe/internal/base/units"
+	"scribe/internal/transport/rpc"
 )
 
 // serverFlags are the flags of commands that use the configuration of a process. Only given flags override the configuration file.
@@ -302,6 +303,7 @@ func withApp(ctx context.Context, c app.Config, stderr io.Writer, fn func(url st
 		return err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
+	rpc.Default().SetToken(a.OwnToken()) // whoever has the folder is a member, also of a closed cell
 	return fn(a.URL())
 }
 

@@ -39,6 +39,7 @@ import (
 type options struct {
 	server, in, out, name, checkpoint string
 	size                              consumer.BatchSize
+	tls                               consumer.TLS
 }
 
 func main() {
@@ -50,6 +51,9 @@ func main() {
 	flag.StringVar(&o.checkpoint, "checkpoint", "", "file that stores the position in the category")
 	flag.IntVar(&o.size.Messages, "messages", 100, "messages in a batch; only to be changed after an orderly stop")
 	flag.DurationVar(&o.size.Span, "span", 100*time.Millisecond, "how long messages wait for a batch to fill; as --messages")
+	flag.StringVar(&o.tls.CA, "tls-ca", os.Getenv("SCRIBE_CA"), "file with the authorities of servers' certificates, for https")
+	flag.StringVar(&o.tls.Cert, "tls-cert", os.Getenv("SCRIBE_CERT"), "file with the certificate that proves who calls")
+	flag.StringVar(&o.tls.Key, "tls-key", os.Getenv("SCRIBE_KEY"), "file with the key of --tls-cert")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, o)
@@ -77,7 +81,11 @@ func run(ctx context.Context, o options) (err error) {
 	if !found {
 		start = consumer.Earliest()
 	}
-	c, err := consumer.New(o.server, o.in, consumer.WithStart(start), consumer.WithName("exactlyonce"))
+	options := []consumer.Option{consumer.WithStart(start), consumer.WithName("exactlyonce")}
+	if o.secured() {
+		options = append(options, consumer.WithTLS(o.tls))
+	}
+	c, err := consumer.New(o.server, o.in, options...)
 	if err != nil {
 		return err
 	}
@@ -125,5 +133,12 @@ func (o *options) writer(first uint64) (*producer.Producer, error) {
 		Sequences: map[producer.Shard]producer.Sequence{{Category: o.out}: {Epoch: 1, Next: first}},
 	}
 	// A write whose outcome is not known is repeated until it is.
-	return producer.New(o.server, producer.WithIdentity(id), producer.WithDeliveryTimeout(0))
+	options := []producer.Option{producer.WithIdentity(id), producer.WithDeliveryTimeout(0)}
+	if o.secured() {
+		options = append(options, producer.WithTLS(producer.TLS(o.tls)))
+	}
+	return producer.New(o.server, options...)
 }
+
+// secured reports whether files for TLS are named.
+func (o *options) secured() bool { return o.tls != consumer.TLS{} }

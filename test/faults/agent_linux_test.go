@@ -46,7 +46,7 @@ func TestAgent(t *testing.T) {
 		m := s.c.member(agent)
 		s.c.kill(m)
 		drain := func() program.Result {
-			return program.Run(t, nil, append(slices.Clone(m.args), "--drain", "--drain-timeout", "1s")...)
+			return program.RunWith(t, program.ServerEnvironment(m.args), nil, append(slices.Clone(m.args), "--drain", "--drain-timeout", "1s")...)
 		}
 		if r := drain(); r.Code != 6 || !bytes.Contains(r.Stdout, []byte(catHost+"\t")) {
 			t.Errorf("--drain while nobody takes anything: exit code %d, want 6, and what is left of %s on standard output:\n%s%s", r.Code, catHost, r.Stdout, r.Stderr)

@@ -98,6 +98,9 @@ type member struct {
 	peak int64
 }
 
+// url is where the process is reached through its front.
+func (m *member) url() string { return program.URL(m.front.Addr()) }
+
 // outsideHost is a host that is not of the cell.
 type outsideHost struct {
 	// client makes requests from there, under runs commands there.
@@ -137,6 +140,9 @@ func startCell(t *testing.T, seed uint64, l layout) *cell {
 		"SCRIBE_READ_CACHE=16MiB", "SCRIBE_METADATA_CACHE=16MiB", "SCRIBE_FLUSH_FLOOR=30ms", "SCRIBE_SHUTDOWN_TIMEOUT=20s",
 		"SCRIBE_INSECURE=true", // a partition puts processes on other hosts
 	}
+	if l.host != "127.0.0.1" {
+		c.env = append(c.env, program.MemberEnvironment(t, l.host)...)
+	}
 	if l.files != "" {
 		c.env = append(c.env, "SCRIBE_BLOBS=file", "SCRIBE_BLOB_PATH="+l.files)
 	} else {
@@ -171,7 +177,7 @@ func (c *cell) addNodes(n int, l layout) {
 			name: fmt.Sprintf("n%d", i+1), listens: addresses[i], parts: []string{partWriteProxy, partBatcher, partReader, partAgent, metaLog}, env: c.env,
 			front: netfault.Listen(c.t, l.host+":0"),
 		}
-		m.args = []string{"up", "--node", m.name, "--cluster", strings.Join(cluster, ","), "--data", c.folder(m.name, l), "--advertise", m.front.URL()}
+		m.args = []string{"up", "--node", m.name, "--cluster", strings.Join(cluster, ","), "--data", c.folder(m.name, l), "--advertise", m.url()}
 		if l.unpushed {
 			m.args = append(m.args, "--push-memory", "0B")
 		}
@@ -194,7 +200,7 @@ func startSingle(t *testing.T, data string) *cell {
 	c := &cell{t: t, dir: t.TempDir(), env: []string{"SCRIBE_BLOBS=file", "SCRIBE_BLOB_PATH=" + filepath.Join(data, "blobs"), "SCRIBE_LEASE_TTL=" + leaseTTL.String()}}
 	c.single = &member{name: "up", parts: []string{partWriteProxy, partBatcher, partAgent}, env: c.env, front: netfault.Listen(t, "127.0.0.1:0")}
 	c.single.args = []string{
-		"up", "--data", data, "--listen", "127.0.0.1:0", "--advertise", c.single.front.URL(),
+		"up", "--data", data, "--listen", "127.0.0.1:0", "--advertise", c.single.url(),
 		"--write-memory", "32MiB", "--batch-memory", "32MiB", "--read-cache", "16MiB", "--metadata-cache", "16MiB",
 	}
 	c.members = []*member{c.single}
@@ -213,7 +219,7 @@ func (c *cell) addServer(name string, l layout) {
 	if machine := l.machines[name]; machine != nil {
 		m.under, listen = machine.under(), machine.address()
 	}
-	m.args = []string{"serve", "--roles", roles, "--id", name, "--data", c.folder(name, l), "--listen", listen + ":0", "--advertise", m.front.URL()}
+	m.args = []string{"serve", "--roles", roles, "--id", name, "--data", c.folder(name, l), "--listen", listen + ":0", "--advertise", m.url()}
 	if name != controlPlane {
 		m.args = append(m.args, "--control", c.url(controlPlane))
 	}
@@ -299,7 +305,7 @@ func (c *cell) url(name string) string {
 		return c.nodeURL(name)
 	}
 	if m := c.member(name); m.socket == "" {
-		return m.front.URL()
+		return m.url()
 	}
 	return "unix:" + c.member(name).socket
 }

@@ -21,8 +21,8 @@ func TestLinearizable(t *testing.T) {
 	for round := range uint64(2 * rounds(t)) { //nolint:gosec // a few
 		logs := startLogs(t)
 		m := logs.member(metaLog)
-		transport := rpc.NewTransport(nil)
-		client := remote.NewClient(rpc.NewMetalogClient(transport, m.front.URL()))
+		transport := rpc.NewTransport(nil, rpc.WithTLS(program.MemberFiles(t))) // only members append
+		client := remote.NewClient(rpc.NewMetalogClient(transport, m.url()))
 		length := func(rng *rand.Rand) { pause(t, time.Duration(rng.Int64N(int64(300*time.Millisecond)))) }
 		kill := func(*rand.Rand) {
 			logs.kill(m)

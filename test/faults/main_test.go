@@ -11,7 +11,15 @@ import (
 	"scribe/test/program"
 )
 
-func TestMain(m *testing.M) { os.Exit(program.Main(m, "^TestNetwork$", "^TestAgent$/^outages")) }
+func TestMain(m *testing.M) {
+	os.Exit(program.Suite{Raced: []string{"^TestNetwork$", "^TestAgent$/^outages"}, LeftOut: leftOut}.Main(m))
+}
+
+// leftOut are the tests that are not run where cells are secured.
+var leftOut = map[string]string{}
+
+// TestLeftOut: what is left out where cells are secured exists, and is left out for a reason.
+func TestLeftOut(t *testing.T) { program.CheckLeftOut(t, leftOut) }
 
 // seedVariable repeats a run's choices, roundsVariable repeats the faults of each scenario, outageVariable says how long cuts and
 // outages last.

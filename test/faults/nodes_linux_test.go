@@ -63,13 +63,19 @@ func startNodes(t *testing.T, seed uint64, build string) *nodes {
 	client := n.network.AddHost()
 	n.payloads = n.network.AddHost()
 	n.startStore()
+	hosts, addresses := make([]*netfault.Host, 3), make([]string, 3)
+	for i := range hosts {
+		hosts[i] = n.network.AddHost()
+		addresses[i] = hosts[i].Address()
+	}
+	n.c.env = append(n.c.env, program.MemberEnvironment(t, addresses...)...)
 	cluster := []string{}
-	for i := range 3 {
-		x := &node{host: n.network.AddHost(), member: &member{name: fmt.Sprintf("n%d", i+1), build: build, parts: []string{partWriteProxy, partBatcher}, env: n.c.env}}
+	for i, host := range hosts {
+		x := &node{host: host, member: &member{name: fmt.Sprintf("n%d", i+1), build: build, parts: []string{partWriteProxy, partBatcher}, env: n.c.env}}
 		n.list, cluster = append(n.list, x), append(cluster, fmt.Sprintf("%s=%s:%d", x.name, x.host.Address(), nodePort))
 	}
 	for _, x := range n.list {
-		x.under, x.address = x.host.Under(), fmt.Sprintf("http://%s:%d", x.host.Address(), nodePort)
+		x.under, x.address = x.host.Under(), program.URL(fmt.Sprintf("%s:%d", x.host.Address(), nodePort))
 		n.newDisk(x)
 		x.args = []string{
 			"up", "--node", x.name, "--cluster", strings.Join(cluster, ","), "--data", x.data(), "--write-memory", "32MiB", "--batch-memory", "32MiB",
@@ -77,14 +83,17 @@ func startNodes(t *testing.T, seed uint64, build string) *nodes {
 		}
 		n.c.members = append(n.c.members, x.member)
 	}
-	n.transport = rpc.NewTransport(client.Dial)
+	n.transport = rpc.NewTransport(client.Dial, rpc.WithTLS(program.ClientFiles(t)))
+	asMember := rpc.NewTransport(client.Dial, rpc.WithTLS(program.MemberFiles(t))) // only members append
 	t.Cleanup(n.transport.Close)
+	t.Cleanup(asMember.Close)
 	n.c.outside = &outsideHost{client: n.transport.HTTPClient(), under: client.Under()}
 	for _, x := range n.list {
-		x.log = remote.NewClient(rpc.NewMetalogClient(n.transport, x.address))
+		x.log = remote.NewClient(rpc.NewMetalogClient(asMember, x.address))
 		t.Cleanup(func() { _ = x.log.Close() }) // a client holds nothing
 	}
 	n.c.start(n.c.members...)
+	program.CloseCell(t, n.transport, n.c.url(""))
 	n.loadNodes()
 	n.callReplicas()
 	return n
@@ -218,7 +227,7 @@ func (n *nodes) stopAtRest(what string) {
 	}
 	n.askReplicas(what)
 	var all []line
-	for _, category := range n.w.categories {
+	for _, category := range slices.Concat(n.w.categories, n.v.others) {
 		pointers := n.v.inspect("log", category, "--verify", "--server", n.c.url(""))
 		n.v.unchanged(what, category, pointers)
 		all = append(all, pointers...)

@@ -37,7 +37,7 @@ func TestOverload(t *testing.T) {
 		flood.until = over
 		s.w.running.Go(func() { flood.run(t.Context()) })
 	}
-	s.v.others = []string{"unchecked"}
+	s.v.others = append(s.v.others, "unchecked")
 	program.OK(t, nil, "category", "create", "unchecked", "--server", s.c.url(controlPlane))
 	s.step("an overload", outage(t), func() {
 		s.c.store.Set(deafStore)

@@ -13,6 +13,7 @@ import (
 
 	"scribe/consumer"
 	"scribe/consumer/columns"
+	"scribe/internal/format/record"
 	"scribe/internal/testkit/testsize"
 	"scribe/test/history"
 	"scribe/test/program"
@@ -34,7 +35,11 @@ type verifier struct {
 }
 
 func newVerifier(c *cell, w *workload) *verifier {
-	return &verifier{c: c, w: w, answers: int64(len(w.categories)) * readAhead, pointers: map[string]map[string]string{}}
+	v := &verifier{c: c, w: w, answers: int64(len(w.categories)) * readAhead, pointers: map[string]map[string]string{}}
+	if program.Secured() { // then the cell keeps a trail
+		v.others = []string{record.AuditCategory}
+	}
+	return v
 }
 
 // readable reads every category through one reader, the other one than the last time, and compares it with the history. Writers may

@@ -95,9 +95,6 @@ func Listen(tb testing.TB, addr string) *Proxy {
 // Addr returns host:port of the proxy.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// URL returns http:// and the address.
-func (p *Proxy) URL() string { return "http://" + p.Addr() }
-
 // Target sets the address, host:port, to which later connections are forwarded.
 func (p *Proxy) Target(addr string) {
 	p.mu.Lock()

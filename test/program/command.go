@@ -35,6 +35,12 @@ func Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 // Run runs a command to its end.
 func Run(t testing.TB, stdin io.Reader, args ...string) Result {
 	t.Helper()
+	return RunWith(t, nil, stdin, args...)
+}
+
+// RunWith is Run with additional environment variables.
+func RunWith(t testing.TB, env []string, stdin io.Reader, args ...string) Result {
+	t.Helper()
 	if err := seeSources(); err != nil {
 		t.Fatalf("look at the sources of the program under test: %v", err)
 	}
@@ -42,6 +48,7 @@ func Run(t testing.TB, stdin io.Reader, args ...string) Result {
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	cmd := Command(ctx, binary, args...)
+	cmd.Env = append(cmd.Environ(), env...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &stdout, &stderr
 	err := cmd.Run()
 	if ctx.Err() != nil {

@@ -12,14 +12,24 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"scribe/internal/transport/tlsfiles"
 )
 
 // Metrics are the samples of one scrape of a process: by name, and by name{label="value",...} as the process wrote it.
 type Metrics map[string]float64
 
-// Scrape reads a process's metrics at its URL, http://host:port or unix:/path.
+// Scrape reads a process's metrics at its URL, http://host:port, https://host:port or unix:/path.
 func Scrape(ctx context.Context, url string) (Metrics, error) {
 	transport := &http.Transport{DisableKeepAlives: true}
+	if Secured() {
+		files, err := tlsfiles.Open(clientConfig(), tlsfiles.Deps{})
+		if err != nil {
+			return nil, err
+		}
+		transport.TLSClientConfig = files.ClientConfig()
+		transport.TLSClientConfig.ServerName = "localhost" // a process in a network of its own has another address than its certificate
+	}
 	if socket, ok := strings.CutPrefix(url, "unix:"); ok {
 		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)

@@ -22,19 +22,29 @@ const WaitLimit = 2 * time.Minute
 // binary is the program under test; set by Main before any test runs.
 var binary string
 
+// Suite is what differs between suites over the real program.
+type Suite struct {
+	// Raced are the tests that run under the race detector, as -run has them, if none are chosen otherwise: few, in which the most goes on at once.
+	Raced []string
+	// LeftOut are the tests that are not run where cells are secured (SCRIBE_TEST_SECURE), with the reason. Nil: the suite's cells never are.
+	LeftOut map[string]string
+}
+
+// Main is Suite.Main for a suite whose cells are never secured.
+func Main(m *testing.M, raced ...string) int { return Suite{Raced: raced}.Main(m) }
+
 // Main builds the program, with the race detector if the tests have it, runs the tests of a package and returns the exit code. With -short
-// it runs no test: suites over the real program take too long for the developer's loop. Under the race detector it runs those that raced
-// matches, as -run would, if they are not chosen otherwise: they should be few, in which the most goes on at once.
-func Main(m *testing.M, raced ...string) int {
+// it runs no test, or Raced alone: suites over the real program take too long for the developer's loop.
+func (s Suite) Main(m *testing.M) int {
 	flag.Parse()
 	switch chosen := flag.Lookup("test.run").Value; {
 	case !testing.Short():
-	case !testsize.RaceEnabled || len(raced) == 0:
+	case !testsize.RaceEnabled || len(s.Raced) == 0:
 		fmt.Fprintln(os.Stderr, "left out with -short: this suite runs the real program")
 		_ = chosen.Set("^$") // go test says "no tests to run" beside the package
 		return m.Run()
 	case chosen.String() == "":
-		_ = chosen.Set(strings.Join(raced, "|"))
+		_ = chosen.Set(strings.Join(s.Raced, "|"))
 	}
 	dir, err := os.MkdirTemp("", "scribe-test-")
 	if err != nil {
@@ -46,6 +56,15 @@ func Main(m *testing.M, raced ...string) int {
 	if err := build(context.Background(), binary); err != nil {
 		fmt.Fprintln(os.Stderr, "build the program under test:", err)
 		return 1
+	}
+	switch secure := os.Getenv(secureVariable) != ""; {
+	case secure && s.LeftOut == nil:
+		fmt.Fprintln(os.Stderr, "the cells of this suite are never secured, also not with", secureVariable)
+	case secure:
+		if err := secureSuite(filepath.Join(dir, "certs"), s.LeftOut); err != nil {
+			fmt.Fprintln(os.Stderr, "secure the cells:", err)
+			return 1
+		}
 	}
 	return m.Run()
 }

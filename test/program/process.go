@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -32,6 +33,8 @@ type Process struct {
 	others []*Process
 	// stdout is read by who waits until one of the others is ready.
 	stdout io.Reader
+	// closes names the cell that is to be closed once the process is ready; "" = none.
+	closes string
 }
 
 // Launch starts `scribe args...` with additional environment variables and does not wait for it. The reader is the standard output,
@@ -61,7 +64,8 @@ func launchOne(t testing.TB, build string, wrapper, env, args []string) (*Proces
 	line := append(append(append([]string(nil), wrapper...), build), args...)
 	// Not StdoutPipe: Wait closes its pipe, possibly before the reader has read the last line.
 	pr, pw := io.Pipe()
-	p := startProcess(t, "scribe "+strings.Join(args, " "), append([]string{"SCRIBE_LOG_LEVEL=warn"}, env...), pw, line...)
+	p := startProcess(t, "scribe "+strings.Join(args, " "), slices.Concat([]string{"SCRIBE_LOG_LEVEL=warn"}, ServerEnvironment(args), env), pw, line...)
+	p.closes = closesFor(wrapper, args)
 	return p, pr
 }
 
@@ -141,6 +145,7 @@ func (p *Process) AwaitReady(stdout io.Reader) {
 			p.t.Fatalf("%s said %q instead of being ready, ended with %v:\n%s", p.Name, s, p.Err, p.Log)
 		}
 		p.URL = url
+		p.closeOnce()
 	case <-time.After(WaitLimit):
 		p.t.Fatalf("%s was not ready in time:\n%s", p.Name, p.Log)
 	}

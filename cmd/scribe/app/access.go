@@ -97,7 +97,7 @@ var accessRules = map[string]callers{
 	scribev1connect.MetalogServiceListShardsProcedure:      operators,
 	scribev1connect.MetalogServiceWatchShardsProcedure:     members,
 	scribev1connect.MetalogServiceSequencesProcedure:       operators,
-	scribev1connect.MetalogServiceAdvanceBoundaryProcedure: members,
+	scribev1connect.MetalogServiceAdvanceBoundaryProcedure: operators, // to ask where it is; only members raise it
 	scribev1connect.MetalogServiceAnnotateProcedure:        members,
 	scribev1connect.MetalogServiceAnnotationsProcedure:     operators,
 

@@ -166,7 +166,10 @@ func newApp(cfg Config, opts Options) (*App, error) {
 		return nil, err
 	}
 	if a.cfg.audits() {
-		if a.trail, err = audit.New(opts.Host.Now, opts.Host.Random.Named("audit"), a.log, a.registry); err != nil {
+		a.trail, err = audit.New(audit.Config{
+			Now: opts.Host.Now, Random: opts.Host.Random.Named("audit"), AccessInterval: a.cfg.AuditDataAccess, Logger: a.log, Registerer: a.registry,
+		})
+		if err != nil {
 			return nil, err
 		}
 	}

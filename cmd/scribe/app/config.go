@@ -50,6 +50,8 @@ type Config struct {
 	OIDC oidc.Config `yaml:"oidc"`
 	// Audit keeps a trail of who did what, where callers must prove who they are.
 	Audit bool `yaml:"audit" default:"true" flag:"audit,up,serve" help:"keep the category _audit of who changed what and what was denied, with --tls-client-ca or --secure"`
+	// AuditDataAccess is how often the trail says who wrote, read, queried and used groups of which category; 0 = never.
+	AuditDataAccess time.Duration `yaml:"audit_data_access" default:"0s" min:"1s" max:"24h" zero:"off" flag:"audit-data-access,up,serve" help:"how often _audit also gets who wrote, read, queried and used groups of which category, such as 10m: one entry for each of them, with the number of calls (default: never)"`
 	// Insecure has the process serve other hosts although callers need not prove who they are.
 	Insecure bool `yaml:"insecure" flag:"insecure,up,serve,agent" help:"serve other hosts without authentication: everybody who reaches the address may read, write and delete everything"`
 	// PlainListen serves without TLS although there is a certificate: an agent's is for the cell, and its own clients are on the same host.
@@ -194,6 +196,7 @@ func (c *Config) Validate() error {
 	c.checkURLs(v)
 	c.checkTLS(v)
 	c.checkSecure(v)
+	c.checkAudit(v)
 	c.checkOpen(v)
 	c.checkNodes(v)
 	if c.needsBlobs() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"scribe/internal/base/config"
 	"scribe/internal/cell/audit"
 	"scribe/internal/transport/discovery"
 	scribev1 "scribe/proto/scribe/v1"
@@ -11,6 +12,17 @@ import (
 
 // audits reports whether the process keeps a trail of what its callers do. An agent alone does not: its cell does.
 func (c *Config) audits() bool { return c.Audit && c.enforcesAccess() && c.needsControl() }
+
+// checkAudit refuses what would be in no trail: whoever asks for it relies on it.
+func (c *Config) checkAudit(v *config.Violations) {
+	switch {
+	case c.AuditDataAccess == 0 || !c.needsControl():
+	case !c.Audit:
+		v.Add("AuditDataAccess", "there is no trail to note it in with audit: false (--audit=false)")
+	case !c.Secure && !c.enforcesAccess():
+		v.Add("AuditDataAccess", "nobody is asked who calls: want --secure, or certificates (scribe cert) with --tls-client-ca")
+	}
+}
 
 // startTrail stores the trail, which has gathered entries since the process began, through this process's write proxy or another one.
 func (a *App) startTrail(context.Context) error {

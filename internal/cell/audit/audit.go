@@ -2,6 +2,8 @@
 //
 // Each process notes what it answers ([Trail.Note], [Trail.Interceptor]) and writes it from the background, so that no request waits for the trail. An
 // entry is stored within about a second; until then it is in memory alone, and in the log of the process as far as that has it.
+//
+// Access to data is too frequent for that. It is counted ([Trail.CountAccess]) and noted in intervals: one entry for each caller, action and category.
 package audit
 
 import (
@@ -52,13 +54,21 @@ fields:
   - {name: token, type: dictionary}
   - {name: address, type: string}
   - {name: detail, type: string}
+  - {name: calls, type: int64}
+  - {name: open, type: int64}
+  - {name: seconds, type: int64}
 `
+
+// newestField is the last field that the schema was given: a category that a process of before has created lacks it.
+const newestField = "seconds"
 
 // Outcomes of what was tried.
 const (
 	Done   = "done"
 	Denied = "denied"
 	Failed = "failed"
+	// Allowed is of access to data: what came of the calls is not looked at.
+	Allowed = "allowed"
 )
 
 // Entry is a line of the trail.
@@ -81,6 +91,11 @@ type Entry struct {
 	Address string `json:"address,omitempty"`
 	// Detail is the request.
 	Detail string `json:"detail,omitempty"`
+	// Calls are how many calls an entry about access to data stands for, within Seconds from its time on. Open are the streams, tails and queries that ran
+	// then, those that began earlier among them.
+	Calls   int64 `json:"calls,omitempty"`
+	Open    int64 `json:"open,omitempty"`
+	Seconds int64 `json:"seconds,omitempty"`
 
 	at time.Time
 }
@@ -107,7 +122,19 @@ const (
 // errOlderMembers is why the trail waits.
 var errOlderMembers = errors.New("there are members of an older version, which does not know its category: upgrade them, or set --audit=false")
 
-// Deps are what a Trail works with.
+// Config configures a Trail.
+type Config struct {
+	// Now and Random are the process's. Nil Random means the machine's randomness.
+	Now    func() time.Time
+	Random *entropy.Source
+	// AccessInterval is how often access to data is noted; 0 = never.
+	AccessInterval time.Duration
+	// Logger and Registerer may be nil.
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer
+}
+
+// Deps are what the Run of a Trail works with.
 type Deps struct {
 	// Write and Control store the trail. Both are required.
 	Write   rpc.WriteService
@@ -126,6 +153,10 @@ type Trail struct {
 
 	stored, dropped, suppressed prometheus.Counter
 
+	accesses *accessBook // nil unless access to data is noted
+	// fieldsRefused means that the category's schema does not take the fields of accesses. It is the business of Run.
+	fieldsRefused bool
+
 	mu      sync.Mutex
 	waiting []Entry
 	bytes   int // of the waiting ones, about
@@ -137,9 +168,12 @@ type Trail struct {
 	full    chan struct{}            // has a value while a batch waits
 }
 
-// New returns a trail that keeps its entries until Run stores them. now and random are the process's; log and registerer may be nil.
-func New(now func() time.Time, random *entropy.Source, log *slog.Logger, registerer prometheus.Registerer) (*Trail, error) {
-	t := &Trail{now: now, random: random, log: cmp.Or(log, slog.New(slog.DiscardHandler)), callers: map[string]*rate.Limiter{}, others: rate.NewLimiter(unknownRate, unknownBurst), full: make(chan struct{}, 1)}
+// New returns a trail that keeps its entries until Run stores them.
+func New(cfg Config) (*Trail, error) {
+	t := &Trail{
+		now: cfg.Now, random: cfg.Random, log: cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
+		callers: map[string]*rate.Limiter{}, others: rate.NewLimiter(unknownRate, unknownBurst), full: make(chan struct{}, 1),
+	}
 	set := metrics.NewSet("scribe_audit_")
 	t.stored = set.Counter("stored_total", "Entries of the trail that were stored.")
 	t.dropped = set.Counter("dropped_total", "Entries that were lost since too many waited, or the process ended before they could be stored.")
@@ -149,7 +183,12 @@ func New(now func() time.Time, random *entropy.Source, log *slog.Logger, registe
 		defer t.mu.Unlock()
 		return float64(len(t.waiting))
 	})
-	if err := set.Register(registerer); err != nil {
+	leftOut := set.Counter("accesses_left_out_total", "Calls for data that are in an entry without caller and category, since there were too many of those at once.")
+	if cfg.AccessInterval > 0 {
+		t.accesses = newAccessBook(cfg.AccessInterval, cfg.Now, leftOut)
+		set.GaugeFunc("accesses", "Callers, with an action and a category each, whose access to data is counted until it is noted.", t.accesses.size)
+	}
+	if err := set.Register(cfg.Registerer); err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
 	return t, nil
@@ -226,12 +265,16 @@ func (t *Trail) allowAttempt(ctx context.Context, address string, now time.Time)
 func (t *Trail) Run(ctx context.Context, deps Deps) {
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()
+	due, stopDue := t.accessTicks()
+	defer stopDue()
 	pauses := backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second, Random: t.random}
 	for failures := 0; ctx.Err() == nil; {
 		select {
 		case <-ctx.Done():
 		case <-tick.C:
 		case <-t.full:
+		case <-due:
+			t.noteAccesses()
 		}
 		if err := t.storeWaiting(ctx, deps); err == nil {
 			failures = 0
@@ -243,6 +286,7 @@ func (t *Trail) Run(ctx context.Context, deps Deps) {
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
+	t.noteAccesses()
 	err := t.storeWaiting(last, deps)
 	t.mu.Lock()
 	t.ended = true
@@ -320,11 +364,25 @@ func (t *Trail) storeBatch(ctx context.Context, deps Deps, batch []*scribev1.Pub
 			return cmp.Or(err, errOlderMembers)
 		}
 	}
-	_, err := deps.Control.CreateCategory(ctx, &scribev1.CreateCategoryRequest{
+	res, err := deps.Control.CreateCategory(ctx, &scribev1.CreateCategoryRequest{
 		IfNotExists: true, Category: &scribev1.Category{Name: Category, Schema: schemaText, Retention: durationpb.New(retention)},
 	})
 	if err == nil {
+		t.addFields(ctx, deps, res.GetCategory())
 		_, err = deps.Write.Publish(ctx, &scribev1.PublishRequest{Category: Category, Messages: batch, Ack: scribev1.AckLevel_ACK_LEVEL_COMMITTED})
 	}
 	return err
+}
+
+// addFields gives the category of before the fields of today, where somebody counts access to data: without them SQL would not see the counts. A schema that somebody has
+// changed may not take them. Then entries have them all the same, for who reads them as JSON. Any other failure is tried again with the next batch.
+func (t *Trail) addFields(ctx context.Context, deps Deps, c *scribev1.Category) {
+	if !t.NotesAccess() || t.fieldsRefused || c.GetSchema() == "" || strings.Contains(c.GetSchema(), newestField) {
+		return
+	}
+	_, err := deps.Control.UpdateCategory(ctx, &scribev1.UpdateCategoryRequest{Name: Category, Revision: c.GetRevision(), Schema: new(schemaText)})
+	reason := rpc.ReasonOf(err)
+	if t.fieldsRefused = reason == scribev1.Reason_REASON_INCOMPATIBLE_SCHEMA || reason == scribev1.Reason_REASON_INVALID; t.fieldsRefused {
+		t.log.Warn("the category of the audit trail can't be given the columns of accesses", "error", err)
+	}
 }

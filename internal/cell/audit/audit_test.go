@@ -31,6 +31,10 @@ type trailStore struct {
 	schema  string
 	entries []audit.Entry
 	times   []time.Time
+	// stored is the category that was created before, if there is one; refusal the answer to updates of it.
+	stored  *scribev1.Category
+	refusal error
+	updates []*scribev1.UpdateCategoryRequest
 }
 
 func (s *trailStore) CreateCategory(_ context.Context, req *scribev1.CreateCategoryRequest) (*scribev1.CreateCategoryResponse, error) {
@@ -40,7 +44,18 @@ func (s *trailStore) CreateCategory(_ context.Context, req *scribev1.CreateCateg
 		return nil, errors.New("this is not how the trail's category is created")
 	}
 	s.schema = req.GetCategory().GetSchema()
-	return &scribev1.CreateCategoryResponse{}, nil
+	return &scribev1.CreateCategoryResponse{Category: s.stored}, nil
+}
+
+func (s *trailStore) UpdateCategory(_ context.Context, req *scribev1.UpdateCategoryRequest) (*scribev1.UpdateCategoryResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.updates = append(s.updates, req)
+	if s.refusal != nil {
+		return nil, s.refusal
+	}
+	s.stored = &scribev1.Category{Name: req.GetName(), Schema: req.GetSchema(), Revision: req.GetRevision() + 1}
+	return &scribev1.UpdateCategoryResponse{Category: s.stored}, nil
 }
 
 func (s *trailStore) Publish(_ context.Context, req *scribev1.PublishRequest) (*scribev1.PublishResponse, error) {
@@ -80,7 +95,7 @@ func (s *trailStore) take() []audit.Entry {
 // startTrail runs a trail in a bubble. end ends it, and waits until it has.
 func startTrail(t *testing.T, s *trailStore) (trail *audit.Trail, end func()) {
 	t.Helper()
-	trail, err := audit.New(time.Now, nil, nil, prometheus.NewRegistry())
+	trail, err := audit.New(audit.Config{Now: time.Now, Registerer: prometheus.NewRegistry()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +251,7 @@ func TestTrailRefused(t *testing.T) {
 func TestOlderMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &trailStore{}
-		trail, err := audit.New(time.Now, nil, nil, prometheus.NewRegistry())
+		trail, err := audit.New(audit.Config{Now: time.Now, Registerer: prometheus.NewRegistry()})
 		if err != nil {
 			t.Fatal(err)
 		}

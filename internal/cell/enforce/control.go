@@ -192,7 +192,7 @@ func (s controlService) GetStatus(ctx context.Context, req *scribev1.GetStatusRe
 }
 
 // Services returns services that let pass what the callers of each may do. Those that are for members or operators alone, which Protect
-// sees to, are unchanged.
+// sees to, are unchanged, but where operators may do less than members.
 func (e *Enforcer) Services(s rpc.Services) rpc.Services {
 	if s.Write != nil {
 		s.Write = writeService{s.Write, e}
@@ -205,6 +205,9 @@ func (e *Enforcer) Services(s rpc.Services) rpc.Services {
 	}
 	if s.Control != nil {
 		s.Control = controlService{s.Control, e}
+	}
+	if s.Metalog != nil {
+		s.Metalog = metalogService{s.Metalog, e}
 	}
 	if s.Access != nil {
 		s.Access = accessService{s.Access, e}

@@ -49,7 +49,7 @@ type Deps struct {
 	Rights Rights
 	// Issuer proves whom tokens name that are not the cell's; nil if only the cell's count.
 	Issuer Issuer
-	// Trail notes denials; nil notes nothing.
+	// Trail notes denials, and counts who was let in to which data if it is to; nil notes nothing.
 	Trail *audit.Trail
 	// Random draws the process's own secret; nil means the machine's randomness.
 	Random *entropy.Source
@@ -162,8 +162,30 @@ func (e *Enforcer) IsFree(ctx context.Context) bool {
 }
 
 // Allow returns an error unless the caller of ctx may do something to a category. Its text is the same whether the category exists
-// or not.
+// or not. What it allows is in the trail, if it is access to data.
 func (e *Enforcer) Allow(ctx context.Context, what access.Permission, category string) error {
+	if err := e.checkCategory(ctx, what, category); err != nil {
+		return err
+	}
+	e.countAccess(ctx, what, category)
+	return nil
+}
+
+// dataActions are the permissions whose use is access to data, as the trail calls it.
+var dataActions = map[access.Permission]string{access.Write: "write", access.Read: "read", access.Query: "query", access.Group: "group"}
+
+// countAccess has the trail know that the caller of ctx was let in to the data of a category.
+func (e *Enforcer) countAccess(ctx context.Context, what access.Permission, category string) {
+	if !e.trail.NotesAccess() {
+		return
+	}
+	if action, ok := dataActions[what]; ok {
+		e.trail.CountAccess(ctx, action, category)
+	}
+}
+
+// checkCategory is Allow without a trace of what is allowed: for what is asked again while it goes on, and for what more is asked about before it is let in.
+func (e *Enforcer) checkCategory(ctx context.Context, what access.Permission, category string) error {
 	p := principal.FromContext(ctx)
 	if d := e.decide(ctx, p, what, category); d.cause != access.Allowed {
 		return e.denyCategory(ctx, p, d.cause, describeAct(what, category), category)
@@ -335,7 +357,12 @@ func (e *Enforcer) BeginRead(ctx context.Context, what access.Permission, catego
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	watched, cancel = e.watchCaller(ctx, func(ctx context.Context) error {
+	e.countAccess(ctx, what, category)
+	release := func() {}
+	if action, ok := dataActions[what]; ok { // until it ends the trail says that the access goes on
+		release = e.trail.HoldAccess(ctx, action, category)
+	}
+	watched, stop := e.watchCaller(ctx, func(ctx context.Context) error {
 		p := principal.FromContext(ctx)
 		d := e.decide(ctx, p, what, category)
 		switch {
@@ -346,7 +373,7 @@ func (e *Enforcer) BeginRead(ctx context.Context, what access.Permission, catego
 		}
 		return nil
 	})
-	return watched, limited, cancel, nil
+	return watched, limited, func() { stop(); release() }, nil
 }
 
 // watchCaller returns a context that ends with an error of check as its cause, which is called whenever rights change. While it is not

@@ -73,7 +73,7 @@ func (c *categories) Resolve(_ context.Context, name string) (*scribev1.Category
 }
 
 // newEnforcer returns an enforcer for grants, given as "principal rule rule".
-func newEnforcer(t *testing.T, c *categories, grants ...string) (*Enforcer, *rights) {
+func newEnforcer(t testing.TB, c *categories, grants ...string) (*Enforcer, *rights) {
 	t.Helper()
 	records := map[string][]byte{}
 	for _, g := range grants {
@@ -102,7 +102,7 @@ func newEnforcer(t *testing.T, c *categories, grants ...string) (*Enforcer, *rig
 	return e, r
 }
 
-func encode(t *testing.T, m proto.Message) []byte {
+func encode(t testing.TB, m proto.Message) []byte {
 	t.Helper()
 	b, err := access.EncodeRecord(m)
 	if err != nil {
@@ -311,7 +311,7 @@ func (w *writer) Write(_ context.Context, req *scribev1.WriteRequest) (*scribev1
 	return res, nil
 }
 
-func frameOf(t *testing.T, category string) []byte {
+func frameOf(t testing.TB, category string) []byte {
 	t.Helper()
 	f, err := publish.Frame(&scribev1.PublishRequest{
 		Category: category, Messages: []*scribev1.PublishMessage{{Content: &scribev1.PublishMessage_Text{Text: "m"}}},

@@ -21,20 +21,23 @@ func (s groupService) unknownGroup(group string) error {
 	return rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_GROUP, "group %q does not exist, or is of a category that you may not use groups of", shortenName(group))
 }
 
-// allowGroup returns an error unless the caller has the permission for the category of a group. exists says whether the group does.
-func (s groupService) allowGroup(ctx context.Context, group string) (exists bool, err error) {
+// findGroup returns a group; nil if it does not exist.
+func (s groupService) findGroup(ctx context.Context, name string) (*scribev1.Group, error) {
 	// The first name that begins with the group's is its own.
-	res, err := s.GroupService.ListGroups(ctx, &scribev1.ListGroupsRequest{Prefix: group, Limit: 1})
-	if err != nil {
-		return false, err
+	res, err := s.GroupService.ListGroups(ctx, &scribev1.ListGroupsRequest{Prefix: name, Limit: 1})
+	if err != nil || len(res.GetGroups()) == 0 || name == "" || res.GetGroups()[0].GetName() != name {
+		return nil, err
 	}
-	if len(res.GetGroups()) == 0 || group == "" || res.GetGroups()[0].GetName() != group {
-		return false, s.unknownGroup(group)
+	return res.GetGroups()[0], nil
+}
+
+// allowGroup returns an error unless the caller has the permission for the category of a group. It returns the group also then, nil if it does not exist.
+func (s groupService) allowGroup(ctx context.Context, name string) (*scribev1.Group, error) {
+	group, err := s.findGroup(ctx, name)
+	if err == nil && (group == nil || !s.mayUse(ctx, group)) {
+		err = s.unknownGroup(name)
 	}
-	if !s.mayUse(ctx, res.GetGroups()[0]) {
-		return true, s.unknownGroup(group)
-	}
-	return true, nil
+	return group, err
 }
 
 // mayUse reports whether the caller of ctx may use a group.
@@ -46,14 +49,15 @@ func (s groupService) mayUse(ctx context.Context, g *scribev1.Group) bool {
 // one learns of it.
 func (s groupService) JoinGroup(ctx context.Context, req *scribev1.JoinGroupRequest) (*scribev1.JoinGroupResponse, error) {
 	if s.e.IsFree(ctx) {
+		s.e.countAccess(ctx, access.Group, req.GetCategory())
 		return s.GroupService.JoinGroup(ctx, req)
 	}
-	if err := s.e.Allow(ctx, access.Group, req.GetCategory()); err != nil {
+	if err := s.e.checkCategory(ctx, access.Group, req.GetCategory()); err != nil {
 		return nil, err
 	}
 	mayJoin := func() error {
-		exists, err := s.allowGroup(ctx, req.GetGroup())
-		if !exists && rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_GROUP {
+		group, err := s.allowGroup(ctx, req.GetGroup())
+		if group == nil && rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_GROUP {
 			return nil // it is created
 		}
 		return err
@@ -61,6 +65,7 @@ func (s groupService) JoinGroup(ctx context.Context, req *scribev1.JoinGroupRequ
 	if err := mayJoin(); err != nil {
 		return nil, err
 	}
+	s.e.countAccess(ctx, access.Group, req.GetCategory())
 	res, err := s.GroupService.JoinGroup(ctx, req)
 	if rpc.ReasonOf(err) == scribev1.Reason_REASON_CONFLICT { // it may have been created for another category meanwhile, which the error names
 		if err := mayJoin(); err != nil {
@@ -72,11 +77,17 @@ func (s groupService) JoinGroup(ctx context.Context, req *scribev1.JoinGroupRequ
 
 // callGroup makes a call about a group that exists.
 func callGroup[Req interface{ GetGroup() string }, Res any](ctx context.Context, s groupService, req Req, call func(context.Context, Req) (Res, error)) (Res, error) {
-	if !s.e.IsFree(ctx) {
-		if _, err := s.allowGroup(ctx, req.GetGroup()); err != nil {
-			var none Res
-			return none, err
-		}
+	free := s.e.IsFree(ctx)
+	if free && (!s.e.trail.NotesAccess() || principal.FromContext(ctx).Kind == principal.Member) {
+		return call(ctx, req)
+	}
+	group, err := s.allowGroup(ctx, req.GetGroup())
+	if err != nil && !free { // else the role answers
+		var none Res
+		return none, err
+	}
+	if group != nil {
+		s.e.countAccess(ctx, access.Group, group.GetCategory())
 	}
 	return call(ctx, req)
 }

@@ -120,6 +120,7 @@ type readProxyService struct {
 // Fetch implements rpc.ReadProxyService. The read proxy gets the caller's restriction with the context: nobody else can put one there.
 func (s readProxyService) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
 	if s.e.IsFree(ctx) && !isImposed(ctx) {
+		s.e.countAccess(ctx, access.Read, req.GetCategory())
 		return s.ReadProxyService.Fetch(ctx, req)
 	}
 	d, err := s.e.allowFetch(ctx, req)
@@ -127,6 +128,7 @@ func (s readProxyService) Fetch(ctx context.Context, req *scribev1.FetchRequest)
 		return nil, err
 	}
 	if d.limited == nil {
+		s.e.countAccess(ctx, access.Read, req.GetCategory())
 		return s.ReadProxyService.Fetch(ctx, req)
 	}
 	if !req.GetAcceptsRestricted() {
@@ -143,6 +145,7 @@ func (s readProxyService) Fetch(ctx context.Context, req *scribev1.FetchRequest)
 	if _, err := s.e.tableOf(ctx, req.GetCategory(), limited); err != nil {
 		return nil, err
 	}
+	s.e.countAccess(ctx, access.Read, req.GetCategory())
 	return s.ReadProxyService.Fetch(restrict.NewContext(ctx, limited), req)
 }
 

@@ -92,6 +92,7 @@ var procedures = map[string]requirement{
 	scribev1connect.MetalogServiceListShardsProcedure:      operators,
 	scribev1connect.MetalogServiceAnnotationsProcedure:     operators,
 	scribev1connect.MetalogServiceSequencesProcedure:       operators,
+	scribev1connect.MetalogServiceAdvanceBoundaryProcedure: operators, // who may only ask where it is: metalogService sees to that
 	scribev1connect.MetalogServiceSubscribeProcedure:       watches,
 	scribev1connect.MetalogServiceWatchShardsProcedure:     watches,
 	scribev1connect.MetalogServiceOpenProcedure:            membersOnly,
@@ -100,7 +101,6 @@ var procedures = map[string]requirement{
 	scribev1connect.MetalogServiceSealProcedure:            membersOnly,
 	scribev1connect.MetalogServiceRetireProcedure:          membersOnly,
 	scribev1connect.MetalogServiceEraseProcedure:           membersOnly,
-	scribev1connect.MetalogServiceAdvanceBoundaryProcedure: membersOnly,
 	scribev1connect.MetalogServiceAnnotateProcedure:        membersOnly,
 
 	// What a process says of itself names categories of all tenants.

@@ -27,11 +27,11 @@ func (s writeService) Publish(ctx context.Context, req *scribev1.PublishRequest)
 
 // Write implements rpc.WriteService. Frames of categories that the caller may not write to are answered with the denial; the others
 // are written. The request is looked through once for each run of frames of one category, and nothing is kept of it unless
-// something is denied.
+// something is denied. Who may write everywhere is looked at for the trail alone: that nobody lays a false one, and for what is counted there.
 func (s writeService) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
 	p := principal.FromContext(ctx)
 	everywhere := s.e.IsFree(ctx) || s.e.rights.Set().Decide(p, access.Write, "", "", s.e.now()) == access.Allowed
-	if p.Kind == principal.Member || everywhere && (s.e.trail == nil || !writesTrail(req.GetFrames())) {
+	if p.Kind == principal.Member || everywhere && !s.e.trail.NotesAccess() && (s.e.trail == nil || !writesTrail(req.GetFrames())) {
 		return s.WriteService.Write(ctx, req)
 	}
 	denied, frames := s.findDenied(ctx, req.GetFrames())

@@ -43,13 +43,13 @@ func holdRow(n int) (first int, release func(), err error) {
 	return first, release, nil
 }
 
-// bindPort binds a socket to a port, or to a free one for 0.
+// bindPort binds a socket to a port, or to a free one for 0. It has SO_REUSEADDR only afterwards: with it a port that another row holds could be bound as well.
 func bindPort(fd, at int) (port int, err error) {
-	if err := syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
-		return 0, os.NewSyscallError("setsockopt", err)
-	}
 	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Port: at, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
 		return 0, os.NewSyscallError("bind", err)
+	}
+	if err := syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
+		return 0, os.NewSyscallError("setsockopt", err)
 	}
 	name, err := syscall.Getsockname(fd)
 	if err != nil {

@@ -50,7 +50,7 @@ func TestReserve(t *testing.T) {
 // TestReserveRow: somebody may listen at each port of a row, and no two rows share one.
 func TestReserveRow(t *testing.T) {
 	taken := map[int]bool{}
-	for range 20 {
+	for range 300 {
 		addr, release, err := loopback.ReserveRow(3)
 		if err != nil {
 			t.Fatal(err)
@@ -65,15 +65,17 @@ func TestReserveRow(t *testing.T) {
 			t.Fatal(err)
 		}
 		for port := first; port < first+3; port++ {
-			l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = l.Close() })
 			if taken[port] {
 				t.Errorf("port %d was given twice", port)
 			}
 			taken[port] = true
 		}
+	}
+	for port := range taken {
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = l.Close()
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 func inspect(t *testing.T, fs vfs.FS, dir string, verify bool) *Report {
 	t.Helper()
-	r, err := Inspect(fs, dir, verify)
+	r, err := Inspect(fs, dir, verify, testWrapper)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestInspectDamage(t *testing.T) {
 			}
 		}
 	}
-	if _, err := Inspect(vfs.NewMem(), "/none", false); err == nil {
+	if _, err := Inspect(vfs.NewMem(), "/none", false, nil); err == nil {
 		t.Error("a folder that is not there")
 	}
 }

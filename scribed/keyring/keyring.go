@@ -173,8 +173,8 @@ func Open(cfg Config) (*Keyring, error) {
 	return k, nil
 }
 
-// Encrypts reports whether there is something that wraps keys.
-func (k *Keyring) Encrypts() bool { return k.encrypts }
+// Encrypts reports whether there is something that wraps keys. A nil keyring encrypts nothing.
+func (k *Keyring) Encrypts() bool { return k != nil && k.encrypts }
 
 // BeginRun says that what is encrypted from now on has numbers from a number, which is above all of before. It is called once, before the first
 // WritingKey.
@@ -269,18 +269,21 @@ func (k *Keyring) makeKey(category string) (*Key, error) {
 	return e.key, nil
 }
 
-// Decrypt decrypts what AppendEncrypted has appended, in place. The error matches ErrNoKey, ErrDeleted, ErrNotAuthentic (then the bytes are overwritten) or
+// Decrypt decrypts what AppendEncrypted has appended, in place. A nil keyring has no keys. The error matches ErrNoKey, ErrDeleted, ErrNotAuthentic (then the bytes are overwritten) or
 // encryption.ErrWrapped, or is that of the wrapper.
 func (k *Keyring) Decrypt(category string, stored, bound []byte) ([]byte, error) {
 	if len(stored) < Overhead {
 		return nil, fmt.Errorf("%w: %d bytes are too few", ErrNotAuthentic, len(stored))
 	}
 	id := binary.LittleEndian.Uint64(stored)
+	if k == nil {
+		return nil, fmt.Errorf("%w: %016x of category %s: there is no folder of keys", ErrNoKey, id, category)
+	}
 	key, err := k.readingKey(category, id)
 	if err != nil {
 		return nil, err
 	}
-	const text = idLen + nonceLen
+	const text = idLen + nonceLen // where it begins
 	plain, err := key.aead.Open(stored[text:text], stored[idLen:text], stored[text:], bound)
 	if err != nil {
 		return nil, fmt.Errorf("%w: key %016x of category %s", ErrNotAuthentic, id, category)

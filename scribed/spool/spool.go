@@ -116,12 +116,9 @@ func (s *Spool) openFolder(deps Deps) error {
 	if err := durable.CreateFolder(s.fs, s.cfg.Dir, 0o750); err != nil {
 		return err
 	}
-	lock, err := s.fs.Lock(s.fs.PathJoin(s.cfg.Dir, lockName))
+	lock, err := LockFolder(s.fs, s.cfg.Dir)
 	if err != nil {
-		if errors.Is(err, syscall.EAGAIN) {
-			err = errors.New("stop the other process, or give this one a folder of its own")
-		}
-		return fmt.Errorf("the folder is in use: %w", err)
+		return err
 	}
 	s.lock = lock
 	s.keys, err = keyring.Open(keyring.Config{Dir: s.fs.PathJoin(s.cfg.Dir, keysName), FS: s.fs, Wrapper: deps.Wrapper, Random: deps.Random})
@@ -129,6 +126,18 @@ func (s *Spool) openFolder(deps Deps) error {
 		return err
 	}
 	return s.recoverSegments()
+}
+
+// LockFolder locks a spool's folder against other processes until the lock is closed.
+func LockFolder(fsys vfs.FS, dir string) (io.Closer, error) {
+	lock, err := fsys.Lock(fsys.PathJoin(dir, lockName))
+	if err != nil {
+		if errors.Is(err, syscall.EAGAIN) {
+			err = errors.New("stop the other process, or give this one a folder of its own")
+		}
+		return nil, fmt.Errorf("the folder is in use: %w", err)
+	}
+	return lock, nil
 }
 
 // releaseFiles closes what Open acquired. No goroutine of the spool runs.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/url"
 
+	"scribe/internal/base/entropy"
 	"scribe/storage/blob"
 	"scribe/storage/blob/encryption"
 	"scribe/storage/blob/file"
@@ -15,15 +16,23 @@ import (
 
 // OpenKeys returns the keys that lie in a store of a configuration, for its encrypted categories. The name is that of their source of random numbers.
 func OpenKeys(c *Config, store blob.Store, host Host, log *slog.Logger, name string) (*encryption.Keys, error) {
-	cfg := encryption.Config{Store: store, Logger: log, Clock: host.Now, Random: host.Random.Named(name)}
-	if path := c.Blobs.KeyFile; path != "" {
-		file := encryption.KeyFile{Path: path, Random: host.Random.Named("key file of " + name)}
-		if err := file.Check(); err != nil {
-			return nil, fmt.Errorf("--encryption-key-file: %w", err)
-		}
-		cfg.Wrapper = file
+	wrapper, err := OpenWrapper(c.Blobs.KeyFile, host.Random.Named("key file of "+name))
+	if err != nil {
+		return nil, err
 	}
-	return encryption.NewKeys(cfg)
+	return encryption.NewKeys(encryption.Config{Store: store, Wrapper: wrapper, Logger: log, Clock: host.Now, Random: host.Random.Named(name)})
+}
+
+// OpenWrapper returns what wraps keys: the keys of a file, which it checks; nil without one.
+func OpenWrapper(path string, random *entropy.Source) (encryption.Wrapper, error) {
+	if path == "" {
+		return nil, nil
+	}
+	file := encryption.KeyFile{Path: path, Random: random}
+	if err := file.Check(); err != nil {
+		return nil, fmt.Errorf("--encryption-key-file: %w", err)
+	}
+	return file, nil
 }
 
 // openKeys opens the keys of a store, and closes them before the store.

@@ -160,6 +160,7 @@ func wantRecords(tb testing.TB, s *Spool, category string, size int, numbers ...
 // TestNothingPlain: what is appended is in no file of the folder as it was, also after segments were rewritten and damage was quarantined. Without a
 // wrapper it is.
 func TestNothingPlain(t *testing.T) {
+	frame := payload("b", 1, 700)[:40] // of the first that is held
 	for _, w := range []encryption.Wrapper{nil, wrapper{"k1"}} {
 		mem := vfs.NewMem()
 		s := openWith(t, mem, w)
@@ -172,8 +173,8 @@ func TestNothingPlain(t *testing.T) {
 		closeSpool(t, s)
 		segment := testDir + "/" + layout.SegmentID{First: 1, Last: 2, Generation: 2}.Name()
 		found := false
-		for path, b := range files(t, mem, testDir) {
-			found = found || bytes.Contains(b, []byte("b#"))
+		for _, b := range files(t, mem, testDir) {
+			found = found || bytes.Contains(b, frame)
 		}
 		if found != (w == nil) {
 			t.Errorf("encrypted %v: a frame is in a file: %v", w != nil, found)
@@ -188,7 +189,7 @@ func TestNothingPlain(t *testing.T) {
 			t.Errorf("%+v are lost, want one", s.Lost())
 		}
 		for path, b := range files(t, mem, testDir) {
-			if w != nil && bytes.Contains(b, []byte("b#")) {
+			if w != nil && bytes.Contains(b, frame) {
 				t.Errorf("%s has a frame", path)
 			}
 		}

@@ -56,7 +56,7 @@ type deadLetterLine struct {
 }
 
 func inspectDeadLetters(args []string, keyFile, framesPath string, stdout, stderr io.Writer) (err error) {
-	wrapper, err := app.OpenWrapper(keyFile, nil)
+	wrapper, err := openKeyFile(keyFile)
 	if err != nil {
 		return usageError(err)
 	}

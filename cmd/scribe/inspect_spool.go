@@ -10,6 +10,7 @@ import (
 
 	"scribe/cmd/scribe/app"
 	"scribe/scribed/spool"
+	"scribe/storage/blob/encryption"
 )
 
 func newInspectSpool() *cobra.Command {
@@ -84,11 +85,19 @@ func keyFileFlag(cmd *cobra.Command, path *string) {
 	cmd.Flags().StringVar(path, "encryption-key-file", "", "file with the keys that wrap those of the agent")
 }
 
+// openKeyFile returns the keys of the file that the flag names, nil without one.
+func openKeyFile(path string) (encryption.Wrapper, error) {
+	if path == "" {
+		return nil, nil
+	}
+	return app.OpenWrapper(path, nil)
+}
+
 func inspectSpool(dir string, verify bool, keyFile string, stdout, stderr io.Writer) error {
 	if _, err := os.Stat(dir); err != nil {
 		return missingError("no spool to inspect: %s: %w", dir, app.WithoutPath(err))
 	}
-	wrapper, err := app.OpenWrapper(keyFile, nil)
+	wrapper, err := openKeyFile(keyFile)
 	if err != nil {
 		return usageError(err)
 	}

@@ -78,6 +78,12 @@ func (p *process) config() app.Config {
 		c.Retention.Grace += p.w.plan.maxSkew() // a blob of the clock that is furthest behind, beside one that is ahead
 	}
 	c.Retention.BoundaryStep, c.Retention.Adopt = 30*time.Second, p.adopt
+	if p.plan.Keys {
+		c.Blobs.KeyFile = "keys" // openWrapper does not read it
+		if p.plan.isAgent() {
+			c.Scribed.Spool.Dir = agentSpool
+		}
+	}
 	if p.w.plan.Busy {
 		c.WriteProxy.MicroShardBytes = 1 << 10
 	}
@@ -150,6 +156,7 @@ func (p *process) beginLifeLocked() (context.Context, *life, app.Host) {
 		FS:        p.disk.mount(),
 		Now:       p.clock.now,
 		OpenBlobs: func(context.Context, app.Config) (blob.Store, error) { return l.access, nil },
+		OpenWrapper: p.openWrapper,
 		Random:    p.w.randomOf(name),
 		CPUTime:   func() time.Duration { return 0 },
 	}

@@ -68,6 +68,7 @@ func (w *world) verifyStores() {
 	}
 	w.verifyLogs(before, after)
 	w.verifyBlobs(after)
+	w.verifyEncryption()
 }
 
 // hops are how roles account for what they took in: the sum of what was accepted is the sum of outcomes and of what is held.

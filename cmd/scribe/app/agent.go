@@ -112,7 +112,7 @@ func (a *App) startScribed(context.Context) error {
 		(&rpc.Services{Logger: a.log, Write: a.parts.writeProxy, Admit: a.parts.writeProxy.Admit}).Register(a.loopMux)
 		upstream = rpc.NewWriteClient(a.parts.loopback, loopbackURL)
 	}
-	wrapper, err := OpenWrapper(a.cfg.Blobs.KeyFile, a.opts.Host.Random.Named("key file of agent"))
+	wrapper, err := a.opts.Host.openWrapper(&a.cfg, "agent")
 	if err != nil {
 		return err
 	}

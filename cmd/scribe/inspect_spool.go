@@ -60,15 +60,15 @@ type spoolLine struct {
 }
 
 type spoolSegmentLine struct {
-	Segment  string      `json:"segment"`
-	State    string      `json:"state"` // sealed, unsealed, superseded
-	Encrypted bool `json:"encrypted,omitempty"`
-	Bytes    int64       `json:"bytes"`
-	Total    spoolAmount `json:"total"`
-	Held     spoolAmount `json:"held"`
-	Oldest   time.Time   `json:"oldest,omitzero"`
-	Newest   time.Time   `json:"newest,omitzero"`
-	Unsynced int64       `json:"unsynced_tail_bytes,omitempty"`
+	Segment   string      `json:"segment"`
+	State     string      `json:"state"` // sealed, unsealed, superseded
+	Encrypted bool        `json:"encrypted,omitempty"`
+	Bytes     int64       `json:"bytes"`
+	Total     spoolAmount `json:"total"`
+	Held      spoolAmount `json:"held"`
+	Oldest    time.Time   `json:"oldest,omitzero"`
+	Newest    time.Time   `json:"newest,omitzero"`
+	Unsynced  int64       `json:"unsynced_tail_bytes,omitempty"`
 }
 
 type spoolCategoryLine struct {

@@ -158,7 +158,7 @@ func TestEncryptedFolder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if plain := bytes.Contains(b, letter(i + 1).Frame); plain != (i == 0) {
+		if plain := bytes.Contains(b, letter(i+1).Frame); plain != (i == 0) {
 			t.Errorf("letter %d is in the folder as it was: %v", i+1, plain)
 		}
 		got, err := Decode(slices.Clone(b), openKeys(t, mem, "dead/keys", wrapper("k1")))

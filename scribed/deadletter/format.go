@@ -78,7 +78,7 @@ func appendLetter(dst []byte, l *Letter, keys *keyring.Keyring) ([]byte, error) 
 	if keys.Encrypts() {
 		length += keyring.Overhead
 	}
-	dst = append(dst, 0, 0, 0, 0) // the checksum
+	dst = append(dst, 0, 0, 0, 0)                               // the checksum
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(length)) //nolint:gosec // its parts are bounded
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(l.Time.UnixMicro()))
 	dst = append(dst, byte(len(l.Category)), byte(len(l.Reason)))

@@ -54,9 +54,9 @@ type SegmentReport struct {
 	// is opened.
 	Sealed, Superseded bool
 	// Encrypted says that it may have encrypted records.
-	Encrypted   bool
-	Total, Held Amount
-	Oldest, Newest     time.Time
+	Encrypted      bool
+	Total, Held    Amount
+	Oldest, Newest time.Time
 	// Tail is how many bytes after or between the records are not known to have been synced. They are not damage: a spool in use
 	// has them, and so has one after a crash.
 	Tail int64

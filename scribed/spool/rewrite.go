@@ -214,8 +214,8 @@ type segmentRewrite struct {
 	// encrypted: records may be encrypted. They are copied as they are, so that no key is needed.
 	encrypted bool
 	foot      *layout.Footer
-	out     []byte
-	end     int64 // end of the written bytes and of out
+	out       []byte
+	end       int64 // end of the written bytes and of out
 }
 
 // reserveSpace charges the whole file against MaxBytes.

@@ -153,12 +153,12 @@ func (p *process) beginLifeLocked() (context.Context, *life, app.Host) {
 		Dial: func(ctx context.Context, _, address string) (net.Conn, error) {
 			return p.w.net.dial(ctx, p.host, address, l.gate)
 		},
-		FS:        p.disk.mount(),
-		Now:       p.clock.now,
-		OpenBlobs: func(context.Context, app.Config) (blob.Store, error) { return l.access, nil },
+		FS:          p.disk.mount(),
+		Now:         p.clock.now,
+		OpenBlobs:   func(context.Context, app.Config) (blob.Store, error) { return l.access, nil },
 		OpenWrapper: p.openWrapper,
-		Random:    p.w.randomOf(name),
-		CPUTime:   func() time.Duration { return 0 },
+		Random:      p.w.randomOf(name),
+		CPUTime:     func() time.Duration { return 0 },
 	}
 	if p.plan.Node {
 		host.Replication = p.w.etcd.replication(p.host, l.gate)

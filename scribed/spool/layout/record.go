@@ -47,7 +47,7 @@ func (p Position) String() string { return fmt.Sprintf("%d:%d", p.Segment(), p.O
 type RecordHeader struct {
 	Category string
 	// DataLen is the length of the data as it is stored; that of an encrypted record has at least EncryptionOverhead bytes.
-	DataLen uint32
+	DataLen  uint32
 	Messages uint32
 	Position Position
 	// Time is the time of the append, in Unix microseconds.
@@ -73,7 +73,9 @@ func Padded(size int64) int64 { return (size + Align - 1) &^ (Align - 1) }
 const boundLen = 40
 
 // AppendBound appends what the data of the record is bound to if it is encrypted: the header up to the checksums, and the category's name.
-func (h *RecordHeader) AppendBound(dst []byte) []byte { return append(h.appendFields(dst), h.Category...) }
+func (h *RecordHeader) AppendBound(dst []byte) []byte {
+	return append(h.appendFields(dst), h.Category...)
+}
 
 // appendFields appends the first boundLen bytes of the header.
 func (h *RecordHeader) appendFields(dst []byte) []byte {

@@ -24,7 +24,13 @@ func keyFolders(spoolDir string) ([]string, error) {
 	if _, err := os.Stat(spoolDir); err != nil {
 		return nil, missingError("no spool: %s: %w", spoolDir, app.WithoutPath(err))
 	}
-	return []string{filepath.Join(spoolDir, keyring.FolderName), filepath.Join(spoolDir, app.DeadLetters, keyring.FolderName)}, nil
+	folders := []string{filepath.Join(spoolDir, keyring.FolderName), filepath.Join(spoolDir, app.DeadLetters, keyring.FolderName)}
+	if _, err := os.Stat(folders[0]); err != nil {
+		if _, other := os.Stat(folders[1]); other != nil {
+			return nil, missingError("%s has no keys: the agent does not encrypt, or it is not the folder of a spool: %w", spoolDir, app.WithoutPath(err))
+		}
+	}
+	return folders, nil
 }
 
 // spoolKeyLine is a key in a spool as it is listed.

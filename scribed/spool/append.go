@@ -12,7 +12,8 @@ import (
 
 // Append writes all records, in order, or none; it does not sync them. The records are claimed by the caller, which calls Done or
 // Release for each. The error is ErrFull, ErrClosed, ErrFailed, or one of the file system. After the last two, the records may
-// reappear after a crash although they are not held.
+// reappear after a crash although they are not held. If records are encrypted, it may also be that of a key that can't be made; then nothing was
+// written.
 //
 // Append waits for the disk while UnsyncedBytes are not synced.
 func (s *Spool) Append(recs []Record) ([]Ref, error) {

@@ -14,7 +14,8 @@ import (
 // Claim claims the oldest records of the category's backlog up to a position, inclusive, in order of append: about maxBytes of
 // frames, and at least one record if there is any. Their data is read into buf, whose whole capacity is used, or into new memory
 // if buf is too small; the caller owns both. Records found damaged are counted as lost, and left out. On an error nothing is
-// claimed.
+// claimed. An error of a key says nothing of the records: they can be claimed when it can be used again. Those whose key was deleted are
+// counted as gone, and left out.
 func (s *Spool) Claim(category string, maxBytes int, upTo Position, buf []byte) ([]ClaimedRecord, error) {
 	if !s.calls.Enter() {
 		return nil, ErrClosed

@@ -181,7 +181,7 @@ func decodeLetter(b []byte, encrypted bool, keys *keyring.Keyring) (l Letter, n 
 			return l, 0, err
 		case err != nil:
 			l.Unread = err
-			return l, int(length), nil
+			return l, int(length), nil //nolint:nilerr // the letter has it
 		}
 	}
 	l.Message, rest = string(rest[:message]), rest[message:]

@@ -288,7 +288,7 @@ func (k *Keyring) Decrypt(category string, stored, bound []byte) ([]byte, error)
 	if err != nil {
 		return nil, fmt.Errorf("%w: key %016x of category %s", ErrNotAuthentic, id, category)
 	}
-	return plain[:len(plain):len(plain)], nil
+	return slices.Clip(plain), nil
 }
 
 func (k *Keyring) readingKey(category string, id uint64) (*Key, error) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -92,9 +93,7 @@ func files(tb testing.TB, fs *vfs.MemFS, dir string) map[string][]byte {
 		case err != nil:
 			tb.Fatal(err)
 		case info.IsDir():
-			for p, b := range files(tb, fs, path) {
-				out[p] = b
-			}
+			maps.Copy(out, files(tb, fs, path))
 		default:
 			f, err := fs.Open(path)
 			if err != nil {

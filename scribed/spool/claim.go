@@ -227,7 +227,7 @@ func checkRecord(name string, e *layout.IndexEntry, raw []byte) (h layout.Record
 
 // decryptRecord decrypts the data of a record in place, where raw is the whole of it. What was not encrypted so is damage, and raw is as it was read.
 func (s *Spool) decryptRecord(r *segmentReader, e *layout.IndexEntry, h *layout.RecordHeader, stored, raw []byte) ([]byte, error) {
-	frame, err := s.keys.Decrypt(h.Category, stored, h.AppendBound(nil))
+	frame, err := s.keys.Decrypt(h.Category, stored, h.AppendBound(make([]byte, 0, layout.RecordHeaderLen+len(h.Category))))
 	switch {
 	case errors.Is(err, keyring.ErrNotAuthentic):
 		_, _ = r.ReadAt(raw, int64(e.Offset)) // decrypting has overwritten it; without it, the quarantine has less to show

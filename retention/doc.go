@@ -20,6 +20,7 @@
 //   - trim_logs.go: logTrimmer trims categories and erases deleted ones; trimSchedule decides when; trim_sequenced.go treats sequenced ones.
 //   - sweep.go: blobSweeper advances the boundary, examines slices of blobs (examine.go, classify.go) and deletes dead blobs;
 //     sliceSchedule decides when.
+//   - sweep_keys.go: keySweeper deletes keys that deleted categories have left.
 //   - claim.go: claims in the blob store halt retention when logs and blobs do not belong together.
 //
 // DESIGN.md explains trimming, the schedule, the lease and the claims; docs/format/retention.md describes the persisted state.

@@ -24,7 +24,7 @@ type keeperMetrics struct {
 
 	boundary, sliceLag, trimLag, doomed, doomBytes, held, dropped prometheus.Gauge
 
-	trimmed, trims, revoked, overtaken, erased, examined, sweeps, requests prometheus.Counter
+	trimmed, trims, revoked, overtaken, erased, examined, sweeps, requests, keys prometheus.Counter
 
 	collected, freed, kept, failures *prometheus.CounterVec
 }
@@ -58,12 +58,13 @@ func newKeeperMetrics(r prometheus.Registerer, c *Keeper) (*keeperMetrics, error
 		erased:    set.Counter("erased_categories_total", "Deleted categories whose logs were erased."),
 		examined:  set.Counter("examined_blobs_total", "Blobs examined for references."),
 		sweeps:    set.Counter("sweeps_total", "Completed listings of all blobs."),
+		keys:      set.Counter("deleted_keys_total", "Keys deleted that deleted categories had left."),
 		requests:  set.Counter("store_requests_total", "Requests to the blob store; a listing of up to 1000 blobs is one."),
 		collected: set.CounterOf("collected_blobs_total", "Blobs deleted.", "kind", kindExpired, kindOrphan),
 		freed:     set.CounterOf("collected_bytes_total", "Bytes of deleted blobs.", "kind", kindExpired, kindOrphan),
 		kept: set.CounterOf("kept_blobs_total", "Times that a blob was kept because its references are unknown.", "reason",
 			reasonDamaged, reasonNewer, reasonUnknown),
-		failures: set.CounterOf("failures_total", "Steps that failed and are retried.", "step", "lease", "claim", "logs", "blobs"),
+		failures: set.CounterOf("failures_total", "Steps that failed and are retried.", "step", "lease", "claim", "logs", "blobs", "keys"),
 	}
 	return m, m.Register(r)
 }

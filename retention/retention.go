@@ -146,18 +146,19 @@ func (t *leaseTerm) leadTerm(ctx context.Context) error {
 	return group.Wait()
 }
 
-// collectUntilLost trims logs and deletes blobs until ctx ends, or until the metadata engine's boundary moves backward. Other errors are
+// collectUntilLost trims logs and deletes blobs and keys until ctx ends, or until the metadata engine's boundary moves backward. Other errors are
 // retried in the next round.
 func (t *leaseTerm) collectUntilLost(ctx context.Context) error {
 	boundary, ok := t.awaitClaims(ctx)
 	if !ok {
 		return nil
 	}
-	logs, blobs := newLogTrimmer(t), newBlobSweeper(t, boundary)
+	logs, blobs, keys := newLogTrimmer(t), newBlobSweeper(t, boundary), newKeySweeper(t)
 	defer blobs.stopListing()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return t.c.repeatRounds(ctx, "logs", logs.runRound) })
 	group.Go(func() error { return t.c.repeatRounds(ctx, "blobs", blobs.runRound) })
+	group.Go(func() error { return t.c.repeatRounds(ctx, "keys", keys.runRound) })
 	return group.Wait()
 }
 

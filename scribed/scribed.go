@@ -20,6 +20,7 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/scribed/deadletter"
 	"scribe/scribed/spool"
+	"scribe/storage/blob/encryption"
 )
 
 // Deps are the dependencies of scribed. They outlive it.
@@ -36,6 +37,8 @@ type Deps struct {
 	Random *entropy.Source
 	// FS is the file system of the spool and the dead letters; nil = the real one.
 	FS vfs.FS
+	// Wrapper wraps the keys with which spool and dead letters are encrypted; nil = they are written as they are.
+	Wrapper encryption.Wrapper
 	// Host and Agent are the machine's name and the process's id, for loss reports; empty if they are unknown.
 	Host, Agent string
 }
@@ -134,12 +137,17 @@ func New(cfg Config, deps Deps) (*Scribed, error) {
 // openStorage opens the folders, takes over the spool's backlog, and registers the metrics.
 func (s *Scribed) openStorage() (err error) {
 	if s.cfg.DeadLetter != nil {
-		if s.dead, err = deadletter.Open(*s.cfg.DeadLetter, s.deps.FS); err != nil {
+		d := deadletter.Deps{FS: s.deps.FS, Wrapper: s.deps.Wrapper, Random: s.deps.Random.Named("dead letters")}
+		if s.dead, err = deadletter.Open(*s.cfg.DeadLetter, d); err != nil {
 			return err
 		}
 	}
 	if s.cfg.Spool != nil {
-		if s.spool, err = spool.Open(*s.cfg.Spool, spool.Deps{FS: s.deps.FS, Logger: s.deps.Logger, Registerer: s.deps.Registerer, Clock: s.deps.Clock}); err != nil {
+		d := spool.Deps{
+			FS: s.deps.FS, Logger: s.deps.Logger, Registerer: s.deps.Registerer, Clock: s.deps.Clock,
+			Wrapper: s.deps.Wrapper, Random: s.deps.Random.Named("spool"),
+		}
+		if s.spool, err = spool.Open(*s.cfg.Spool, d); err != nil {
 			return err
 		}
 		s.mu.queue.spool = s.spool

@@ -427,7 +427,7 @@ func TestDeadLetters(t *testing.T) {
 					t.Fatal(oerr)
 				}
 				b, rerr := io.ReadAll(in)
-				letters, lerr := deadletter.Decode(b)
+				letters, lerr := deadletter.Decode(b, nil)
 				err = errors.Join(err, rerr, lerr, in.Close())
 				for _, l := range letters {
 					got[l.Category+"/"+message(l.Frame)] = l.Reason + ": " + l.Message

@@ -27,13 +27,13 @@ import (
 func newInspect() *cobra.Command {
 	return newParent(&cobra.Command{
 		Use:   "inspect",
-		Short: "Show and check blobs, logs, frames, checkpoints and spools, and find dangling data",
+		Short: "Show and check blobs, logs, frames, checkpoints, spools and dead letters, and find dangling data",
 		Long: `Show stored data, as a JSON object per line. Damage is reported with its location, and sets the exit code 1; everything that is still
 readable is shown.`,
 		Example: `  scribe inspect log access --verify
   scribe inspect blob --data ./scribe-data
   scribe inspect dangling --data ./scribe-data`,
-	}, newInspectBlob(), newInspectLog(), newInspectFrame(), newInspectCheckpoint(), newInspectSpool(), newInspectDangling())
+	}, newInspectBlob(), newInspectLog(), newInspectFrame(), newInspectCheckpoint(), newInspectSpool(), newInspectDeadLetters(), newInspectDangling())
 }
 
 // errDamaged ends a command whose output has named the damage.

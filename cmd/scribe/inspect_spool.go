@@ -10,10 +10,12 @@ import (
 
 	"scribe/cmd/scribe/app"
 	"scribe/scribed/spool"
+	"scribe/storage/blob/encryption"
 )
 
 func newInspectSpool() *cobra.Command {
 	var verify bool
+	var keyFile string
 	cmd := &cobra.Command{
 		Use:   "spool DIR",
 		Short: "Show and check the spool of a host's agent",
@@ -21,15 +23,20 @@ func newInspectSpool() *cobra.Command {
 only reads, and is safe while the agent runs; it may miss concurrent changes.
 
 Footers and the state are checked, and with --verify every record. Unsynced bytes at the end are not damage: a spool in use has them, and so
-may a spool after a crash.`,
+may a spool after a crash.
+
+None of this needs a key if the spool is encrypted: a line for each key says which one of the agent's key file wraps it. With --encryption-key-file, --verify also checks
+that each record was encrypted as it stands there.`,
 		Example: `  scribe inspect spool /var/lib/scribe/spool
-  scribe inspect spool /var/lib/scribe/spool --verify`,
+  scribe inspect spool /var/lib/scribe/spool --verify
+  scribe inspect spool /var/lib/scribe/spool --verify --encryption-key-file /etc/scribe/keys.txt`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return inspectSpool(args[0], verify, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return inspectSpool(args[0], verify, keyFile, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	cmd.Flags().BoolVar(&verify, "verify", false, "read every record")
+	keyFileFlag(cmd, &keyFile)
 	return cmd
 }
 
@@ -53,14 +60,15 @@ type spoolLine struct {
 }
 
 type spoolSegmentLine struct {
-	Segment  string      `json:"segment"`
-	State    string      `json:"state"` // sealed, unsealed, superseded
-	Bytes    int64       `json:"bytes"`
-	Total    spoolAmount `json:"total"`
-	Held     spoolAmount `json:"held"`
-	Oldest   time.Time   `json:"oldest,omitzero"`
-	Newest   time.Time   `json:"newest,omitzero"`
-	Unsynced int64       `json:"unsynced_tail_bytes,omitempty"`
+	Segment   string      `json:"segment"`
+	State     string      `json:"state"` // sealed, unsealed, superseded
+	Encrypted bool        `json:"encrypted,omitempty"`
+	Bytes     int64       `json:"bytes"`
+	Total     spoolAmount `json:"total"`
+	Held      spoolAmount `json:"held"`
+	Oldest    time.Time   `json:"oldest,omitzero"`
+	Newest    time.Time   `json:"newest,omitzero"`
+	Unsynced  int64       `json:"unsynced_tail_bytes,omitempty"`
 }
 
 type spoolCategoryLine struct {
@@ -72,11 +80,28 @@ type spoolCategoryLine struct {
 	Newest   time.Time   `json:"newest,omitzero"`
 }
 
-func inspectSpool(dir string, verify bool, stdout, stderr io.Writer) error {
+// keyFileFlag adds the flag of the agent's key file to a command that only reads.
+func keyFileFlag(cmd *cobra.Command, path *string) {
+	cmd.Flags().StringVar(path, "encryption-key-file", "", "file with the keys that wrap those of the agent")
+}
+
+// openKeyFile returns the keys of the file that the flag names, nil without one.
+func openKeyFile(path string) (encryption.Wrapper, error) {
+	if path == "" {
+		return nil, nil
+	}
+	return app.OpenWrapper(path, nil)
+}
+
+func inspectSpool(dir string, verify bool, keyFile string, stdout, stderr io.Writer) error {
 	if _, err := os.Stat(dir); err != nil {
 		return missingError("no spool to inspect: %s: %w", dir, app.WithoutPath(err))
 	}
-	r, err := spool.Inspect(nil, dir, verify)
+	wrapper, err := openKeyFile(keyFile)
+	if err != nil {
+		return usageError(err)
+	}
+	r, err := spool.Inspect(nil, dir, verify, wrapper)
 	if err != nil {
 		return err
 	}
@@ -96,13 +121,16 @@ func inspectSpool(dir string, verify bool, stdout, stderr io.Writer) error {
 		}
 		fmt.Fprintf(stderr, "%s: %v\n", place, d.Err)
 	}
+	if r.Unchecked > 0 {
+		fmt.Fprintf(stderr, "%s: encrypted records of which only the checksums were checked: %d; the first because of: %v\n", dir, r.Unchecked, r.KeyErr)
+	}
 	if len(r.Damage) > 0 {
 		return errDamaged
 	}
 	return nil
 }
 
-// spoolLines are the objects to print: the folder, its segments, its categories.
+// spoolLines are the objects to print: the folder, its segments, its categories, its keys.
 func spoolLines(r *spool.Report) []any {
 	head := spoolLine{
 		Spool: r.Dir, Segments: len(r.Segments), Ballast: r.Ballast, Quarantined: r.Quarantined, QuarantinedBytes: r.QuarantinedBytes,
@@ -127,12 +155,20 @@ func spoolLines(r *spool.Report) []any {
 		head.Held.Records += s.Held.Records
 		head.Held.Messages += s.Held.Messages
 		head.Held.Bytes += s.Held.Bytes
-		lines = append(lines, spoolSegmentLine{s.File, state, s.Bytes, spoolAmount(s.Total), spoolAmount(s.Held), utcOrZero(s.Oldest), utcOrZero(s.Newest), s.Tail})
+		lines = append(lines, spoolSegmentLine{s.File, state, s.Encrypted, s.Bytes, spoolAmount(s.Total), spoolAmount(s.Held), utcOrZero(s.Oldest), utcOrZero(s.Newest), s.Tail})
 	}
 	for _, c := range r.Categories {
 		lines = append(lines, spoolCategoryLine{c.Category, c.Segments, spoolAmount(c.Total), spoolAmount(c.Held), utcOrZero(c.Oldest), utcOrZero(c.Newest)})
 	}
+	for i := range r.Keys {
+		lines = append(lines, spoolInspectedKeyLine{spoolKeyJSON("", &r.Keys[i])})
+	}
 	return lines
+}
+
+// spoolInspectedKeyLine is a key among the lines of a spool.
+type spoolInspectedKeyLine struct {
+	Key spoolKeyLine `json:"key"`
 }
 
 // utcOrZero keeps a zero time zero, so that it is left out.

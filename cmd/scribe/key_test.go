@@ -9,8 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"scribe/internal/format/pointer"
+	"scribe/scribed/keyring"
+	"scribe/scribed/spool"
 	"scribe/storage/blob/encryption"
+	"scribe/storage/blob/encryption/encryptiontest"
 	"scribe/storage/blob/file"
 )
 
@@ -126,5 +131,59 @@ func encryptIn(t *testing.T, blobs, keyFile string) []byte {
 			t.Fatal(err)
 		}
 		<-time.After(time.Millisecond)
+	}
+}
+
+// TestSpoolKeys: the keys of an agent's spool are listed and deleted by category, and what is no spool is told.
+func TestSpoolKeys(t *testing.T) {
+	dir := t.TempDir()
+	if out, err := runKey(t, "", "list", "--in-spool", dir); exitCode(err) != exitNotFound {
+		t.Errorf("a folder without keys: %s %v", out, err)
+	}
+	if out, err := runKey(t, "", "delete", "web", "--yes", "--in-spool", filepath.Join(dir, "nothing")); exitCode(err) != exitNotFound {
+		t.Errorf("a folder that is not there: %s %v", out, err)
+	}
+	if names, err := os.ReadDir(dir); err != nil || len(names) > 0 {
+		t.Errorf("the folder has got %v, %v", names, err)
+	}
+	keys, err := keyring.Open(keyring.Config{Dir: filepath.Join(dir, "keys"), Wrapper: encryptiontest.KeyFile(t, "host1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys.BeginRun(7)
+	for _, category := range []string{"web", "payments"} {
+		if _, err := keys.WritingKey(category); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list := func() string {
+		t.Helper()
+		out, err := runKey(t, "", "list", "--in-spool", dir)
+		if err != nil {
+			t.Fatal(out, err)
+		}
+		return out
+	}
+	if got := list(); strings.Count(got, `"from":7,"wrapped_with":"host1"`) != 2 {
+		t.Errorf("keys %s", got)
+	}
+	if out, err := runKey(t, "no\n", "delete", "web", "--in-spool", dir); err == nil {
+		t.Errorf("nobody confirmed: %s", out)
+	}
+	lock, err := spool.LockFolder(vfs.Default, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := runKey(t, "", "delete", "web", "--yes", "--in-spool", dir); err == nil || !strings.Contains(err.Error(), "in use") {
+		t.Errorf("while the agent runs: %s %v", out, err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := runKey(t, "web\n", "delete", "web", "--in-spool", dir); err != nil || !strings.HasSuffix(out, "1 keys were deleted\n") {
+		t.Errorf("%s %v", out, err)
+	}
+	if got := list(); strings.Count(got, `"deleted":true`) != 1 || strings.Count(got, `"wrapped_with":"host1"`) != 1 {
+		t.Errorf("keys %s", got)
 	}
 }

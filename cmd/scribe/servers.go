@@ -245,6 +245,9 @@ Messages acknowledged as "spooled" are synced to the spool, a disk buffer. Messa
 cell is slow or unavailable. Live traffic has priority over the backlog. On SIGTERM, messages that can't be forwarded in time stay in the
 spool.
 
+With --encryption-key-file everything of messages that the agent keeps on disk is encrypted: the spool and dead letters. Give each host a key file of its own; without
+it an agent does not start while encrypted messages wait, and --drain with it is the way to turn it off again.
+
 With --drain the agent accepts no new messages. It forwards the backlog, prints what remains (category, messages, bytes), and exits with
 code 0 if nothing remains, and 6 otherwise.`,
 		Example: `  scribe agent --upstream http://scribe.internal:7420 --spool /var/lib/scribe/spool
@@ -254,6 +257,7 @@ code 0 if nothing remains, and 6 otherwise.`,
       follow: [{name: nginx, paths: ["/var/log/nginx/*.log"], category: "nginx.{file}"}]
       syslog: [{udp: "127.0.0.1:5514", tcp: {address: "127.0.0.1:5514"}, category: "syslog.{app}"}]
       otlp:   [{listen: {address: "127.0.0.1:4317"}, category: "otel.{service.name}"}]
+  umask 077; scribe key new 2026-11 > keys.txt; scribe agent --upstream http://scribe.internal:7420 --spool /var/lib/scribe/spool --encryption-key-file keys.txt
   scribe agent --upstream http://scribe.internal:7420 --spool /var/lib/scribe/spool --drain --drain-timeout 10m
   scribe produce access access.log --server unix:/run/scribe.sock --ack spooled`,
 		Args: cobra.NoArgs,

@@ -46,7 +46,7 @@ func read(fs vfs.FS, dir, name string) ([]Letter, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Decode(b)
+	return Decode(b, nil)
 }
 
 func TestRoundTrip(t *testing.T) {
@@ -60,11 +60,11 @@ func TestRoundTrip(t *testing.T) {
 				Frame:    rapid.SliceOfN(rapid.Byte(), 1, 300).Draw(t, "frame"),
 			}
 		}), 1, 5).Draw(t, "letters")
-		b, err := Encode(letters)
+		b, err := Encode(letters, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := Decode(b)
+		got, err := Decode(b, nil)
 		if err != nil || !reflect.DeepEqual(got, letters) {
 			t.Fatalf("%v, %v", got, err)
 		}
@@ -72,10 +72,10 @@ func TestRoundTrip(t *testing.T) {
 		damaged := bytes.Clone(b)
 		at := rapid.IntRange(0, len(b)-1).Draw(t, "at")
 		damaged[at] ^= byte(rapid.IntRange(1, 255).Draw(t, "bits"))
-		if got, err := Decode(damaged); err == nil {
+		if got, err := Decode(damaged, nil); err == nil {
 			t.Fatalf("a change at byte %d is not found: %v", at, got)
 		}
-		got, err = Decode(b[:at])
+		got, err = Decode(b[:at], nil)
 		whole := fileLen
 		for i := range got {
 			whole += got[i].encodedLen()
@@ -96,29 +96,28 @@ func TestLimits(t *testing.T) {
 	} {
 		l := letter(1)
 		change(&l)
-		if _, err := Encode([]Letter{l}); err == nil {
+		if _, err := Encode([]Letter{l}, nil); err == nil {
 			t.Errorf("encoded %.100v", l)
 		}
 	}
 	l := letter(1)
 	l.Message = strings.Repeat("é", 3000)
-	b, err := Encode([]Letter{l})
+	b, err := Encode([]Letter{l}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := Decode(b); err != nil || got[0].Message != strings.Repeat("é", 2048) {
+	if got, err := Decode(b, nil); err != nil || got[0].Message != strings.Repeat("é", 2048) {
 		t.Errorf("a long message is cut to %d bytes, %v", len(got[0].Message), err)
 	}
-	b[4] = Version + 1
-	if _, err := Decode(b); !errors.Is(err, ErrVersion) {
+	b[4] = VersionEncrypted + 1
+	if _, err := Decode(b, nil); !errors.Is(err, ErrVersion) {
 		t.Errorf("a newer version: %v", err)
 	}
 }
 
-// TestGolden reads the files of every version ever written.
-func TestGolden(t *testing.T) {
-	name := filepath.Join("testdata", "golden", "v1", "two.hex")
-	want := []Letter{letter(1), letter(2)}
+// readHex reads a golden file.
+func readHex(t *testing.T, name string) []byte {
+	t.Helper()
 	text, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
@@ -127,11 +126,18 @@ func TestGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := Decode(b)
+	return b
+}
+
+// TestGolden reads the files of the version that is written without encryption.
+func TestGolden(t *testing.T) {
+	want := []Letter{letter(1), letter(2)}
+	b := readHex(t, filepath.Join("testdata", "golden", "v1", "two.hex"))
+	got, err := Decode(b, nil)
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, %v", got, err)
 	}
-	if again, err := Encode(want); err != nil || !bytes.Equal(again, b) {
+	if again, err := Encode(want, nil); err != nil || !bytes.Equal(again, b) {
 		t.Errorf("written differently now: %x, %v", again, err)
 	}
 }
@@ -144,7 +150,7 @@ func TestFolderIsBounded(t *testing.T) {
 		size += int64(l.encodedLen())
 	}
 	cfg := Config{Dir: "dead/letters", MaxBytes: 5 * size, MaxFiles: 3}
-	f, err := Open(cfg, fs)
+	f, err := Open(cfg, Deps{FS: fs})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +176,7 @@ func TestFolderIsBounded(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	// Another run counts what is there.
-	if f, err = Open(cfg, fs); err != nil {
+	if f, err = Open(cfg, Deps{FS: fs}); err != nil {
 		t.Fatal(err)
 	}
 	if got := f.Totals(); got.Files != 3 || got.Bytes != 3*size {
@@ -226,7 +232,7 @@ func TestPowerLossAndFullDisk(t *testing.T) {
 	}))
 	cfg := DefaultConfig()
 	cfg.Dir = "dead"
-	f, err := Open(cfg, fs)
+	f, err := Open(cfg, Deps{FS: fs})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,7 +249,7 @@ func TestPowerLossAndFullDisk(t *testing.T) {
 	} else if err := out.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(cfg, clone); err != nil {
+	if _, err := Open(cfg, Deps{FS: clone}); err != nil {
 		t.Fatal(err)
 	}
 	all, err := clone.List("dead")
@@ -257,7 +263,7 @@ func TestPowerLossAndFullDisk(t *testing.T) {
 }
 
 func TestConfigReportsEveryFault(t *testing.T) {
-	_, err := Open(Config{}, nil)
+	_, err := Open(Config{}, Deps{})
 	if err == nil {
 		t.Fatal("accepted")
 	}
@@ -272,7 +278,7 @@ func TestConfigReportsEveryFault(t *testing.T) {
 //
 //	go test ./scribed/deadletter -run '^$' -fuzz FuzzDecode -fuzztime 10s
 func FuzzDecode(f *testing.F) {
-	b, err := Encode([]Letter{letter(1), letter(2)})
+	b, err := Encode([]Letter{letter(1), letter(2)}, nil)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -280,11 +286,11 @@ func FuzzDecode(f *testing.F) {
 	f.Add(b[:len(b)-1])
 	f.Add([]byte("SCDL\x02\x00\x00\x00"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		letters, err := Decode(b)
-		if err != nil {
+		letters, err := Decode(b, nil)
+		if err != nil || b[4] == VersionEncrypted {
 			return
 		}
-		again, err := Encode(letters)
+		again, err := Encode(letters, nil)
 		if err != nil || !bytes.Equal(again, b) {
 			t.Errorf("%x is written as %x, %v", b, again, err)
 		}

@@ -4,6 +4,6 @@
 //
 // A folder holds files of one or more letters, each protected by a CRC32C (docs/format/deadletter.md). [Folder.Put] writes a
 // file, syncs it, and renames it into place, so a file is complete or absent. The folder is bounded in bytes and in files: the
-// oldest files are removed to free capacity, and [Folder.Totals] counts them.
+// oldest files are removed to free capacity, and [Folder.Totals] counts them. With Deps.Wrapper, messages and frames are encrypted.
 // [Decode] reads a file.
 package deadletter

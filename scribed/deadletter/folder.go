@@ -3,6 +3,7 @@ package deadletter
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -12,7 +13,10 @@ import (
 
 	"scribe/internal/base/config"
 	"scribe/internal/base/durable"
+	"scribe/internal/base/entropy"
 	"scribe/scribed/boundedfolder"
+	"scribe/scribed/keyring"
+	"scribe/storage/blob/encryption"
 )
 
 // Config says where letters are kept, and bounds them. Start from [DefaultConfig].
@@ -44,10 +48,21 @@ type Totals struct {
 	RemovedFiles, RemovedBytes int64
 }
 
+// Deps are the dependencies of a folder.
+type Deps struct {
+	// FS is the file system; nil = the real one.
+	FS vfs.FS
+	// Wrapper wraps the keys with which messages and frames are encrypted; nil = they are written as they are.
+	Wrapper encryption.Wrapper
+	// Random draws keys and nonces; nil is the machine's randomness.
+	Random *entropy.Source
+}
+
 // Folder stores letters. It is safe for concurrent use, by one process.
 type Folder struct {
-	cfg Config
-	fs  vfs.FS
+	cfg  Config
+	fs   vfs.FS
+	keys *keyring.Keyring
 
 	// writer is held while the folder changes, also during I/O. mu is taken under it.
 	writer struct {
@@ -62,16 +77,18 @@ type Folder struct {
 }
 
 const (
-	suffix    = ".dead"
+	// Suffix ends the name of a file of letters.
+	Suffix    = ".dead"
 	temporary = ".tmp"
 	digits    = 20
 )
 
-// Open opens a folder, and creates it if needed. fs nil = the real file system. Incomplete files left by a crash are removed.
-func Open(cfg Config, fs vfs.FS) (*Folder, error) {
+// Open opens a folder, and creates it if needed. Incomplete files left by a crash are removed, and keys of files that are gone.
+func Open(cfg Config, deps Deps) (*Folder, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	fs := deps.FS
 	if fs == nil {
 		fs = vfs.Default
 	}
@@ -81,18 +98,23 @@ func Open(cfg Config, fs vfs.FS) (*Folder, error) {
 	f := &Folder{cfg: cfg, fs: fs}
 	f.writer.Folder = boundedfolder.Folder{FS: fs, Dir: cfg.Dir, MaxBytes: cfg.MaxBytes, MaxFiles: cfg.MaxFiles}
 	var incomplete []string
+	var numbers []uint64
 	err := f.writer.FindFiles(func(name string) bool {
-		if strings.HasSuffix(name, suffix+temporary) {
+		if strings.HasSuffix(name, Suffix+temporary) {
 			incomplete = append(incomplete, name)
 		}
 		number, ok := numberOf(name)
 		if ok {
 			f.writer.last = max(f.writer.last, number)
+			numbers = append(numbers, number)
 		}
 		return ok
 	})
 	for _, name := range incomplete {
 		err = errors.Join(err, fs.Remove(fs.PathJoin(cfg.Dir, name)))
+	}
+	if err == nil {
+		err = f.openKeys(deps, numbers)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("deadletter: %w", err)
@@ -101,11 +123,23 @@ func Open(cfg Config, fs vfs.FS) (*Folder, error) {
 	return f, nil
 }
 
+// openKeys opens the keys, and removes those of files that are gone. Letters whose keys can't be used are not in the way: nobody here reads them.
+func (f *Folder) openKeys(deps Deps, numbers []uint64) (err error) {
+	f.keys, err = keyring.Open(keyring.Config{Dir: f.fs.PathJoin(f.cfg.Dir, keyring.FolderName), FS: f.fs, Wrapper: deps.Wrapper, Random: deps.Random})
+	if err != nil {
+		return err
+	}
+	f.keys.BeginRun(f.writer.last + 1)
+	return f.keys.Prune(func(from, to uint64) bool {
+		return slices.ContainsFunc(numbers, func(n uint64) bool { return from <= n && n < to })
+	})
+}
+
 // nameOf returns the name of a file: its number, so that names in order are files in order of writing.
-func nameOf(number uint64) string { return fmt.Sprintf("%0*d%s", digits, number, suffix) }
+func nameOf(number uint64) string { return fmt.Sprintf("%0*d%s", digits, number, Suffix) }
 
 func numberOf(name string) (uint64, bool) {
-	text, ok := strings.CutSuffix(name, suffix)
+	text, ok := strings.CutSuffix(name, Suffix)
 	if !ok || len(text) != digits {
 		return 0, false
 	}
@@ -125,7 +159,7 @@ func (f *Folder) Put(letters []Letter) error {
 	if len(letters) == 0 {
 		return nil
 	}
-	b, err := Encode(letters)
+	b, err := Encode(letters, f.keys)
 	if err != nil {
 		return err
 	}

@@ -6,12 +6,14 @@ import (
 	"math"
 
 	"scribe/internal/base/durable"
+	"scribe/scribed/keyring"
 	"scribe/scribed/spool/layout"
 )
 
 // Append writes all records, in order, or none; it does not sync them. The records are claimed by the caller, which calls Done or
 // Release for each. The error is ErrFull, ErrClosed, ErrFailed, or one of the file system. After the last two, the records may
-// reappear after a crash although they are not held.
+// reappear after a crash although they are not held. If records are encrypted, it may also be that of a key that can't be made; then nothing was
+// written.
 //
 // Append waits for the disk while UnsyncedBytes are not synced.
 func (s *Spool) Append(recs []Record) ([]Ref, error) {
@@ -46,14 +48,23 @@ var errAgain = errors.New("spool: segment is gone")
 // pendingAppend is an Append: its records, and what can be computed without a lock.
 type pendingAppend struct {
 	recs []Record
-	sums []uint32
+	sums []uint32 // of the frames; nil if they are encrypted, which depends on where they are written
 	sum  Amount
+	// keys encrypt the records; nil if they are not encrypted.
+	keys  []*keyring.Key
+	bound []byte // scratch memory
 	// size is the space that the records take, footer the most that they add to the segment's footer.
 	size, footer int64
 }
 
 func (s *Spool) prepareAppend(recs []Record) (*pendingAppend, error) {
-	w := &pendingAppend{recs: recs, sums: make([]uint32, len(recs)), sum: Amount{Records: int64(len(recs))}}
+	w := &pendingAppend{recs: recs, sum: Amount{Records: int64(len(recs))}}
+	overhead := 0
+	if s.keys.Encrypts() {
+		overhead = layout.EncryptionOverhead
+	} else {
+		w.sums = make([]uint32, len(recs))
+	}
 	for i := range recs {
 		r := &recs[i]
 		switch {
@@ -61,13 +72,15 @@ func (s *Spool) prepareAppend(recs []Record) (*pendingAppend, error) {
 			return nil, fmt.Errorf("spool: append: a category's name of %d bytes, want 1 to %d", len(r.Category), layout.MaxCategory)
 		case r.Messages < 0 || int64(r.Messages) > math.MaxUint32:
 			return nil, fmt.Errorf("spool: append: a record with %d messages", r.Messages)
-		case len(r.Data) > layout.MaxData:
-			return nil, fmt.Errorf("spool: append: a record of %d bytes, at most %d fit: %w", len(r.Data), layout.MaxData, ErrFull)
+		case len(r.Data) > layout.MaxData-overhead:
+			return nil, fmt.Errorf("spool: append: a record of %d bytes, at most %d fit: %w", len(r.Data), layout.MaxData-overhead, ErrFull)
 		}
-		w.sums[i] = layout.Checksum(r.Data)
+		if w.sums != nil {
+			w.sums[i] = layout.Checksum(r.Data)
+		}
 		w.sum.Messages += int64(r.Messages)
 		w.sum.Bytes += int64(len(r.Data))
-		w.size += layout.Padded(layout.RecordSize(len(r.Category), len(r.Data)))
+		w.size += layout.Padded(layout.RecordSize(len(r.Category), len(r.Data)+overhead))
 		w.footer += layout.MaxEntryLen
 		if i == 0 || r.Category != recs[i-1].Category {
 			w.footer += layout.CategoryLen + int64(len(r.Category))
@@ -76,7 +89,54 @@ func (s *Spool) prepareAppend(recs []Record) (*pendingAppend, error) {
 	if w.minSegment() > math.MaxInt32 {
 		return nil, fmt.Errorf("spool: append: %d bytes at once: %w", w.size, ErrFull)
 	}
+	if s.keys.Encrypts() {
+		return w, s.findKeys(w)
+	}
 	return w, nil
+}
+
+// findKeys finds the keys of the records, and makes those that are missing.
+func (s *Spool) findKeys(w *pendingAppend) (err error) {
+	if !s.calls.Enter() { // no key is made after Close
+		return ErrClosed
+	}
+	defer s.calls.Leave()
+	w.keys = make([]*keyring.Key, len(w.recs))
+	for i := range w.recs {
+		if i > 0 && w.recs[i].Category == w.recs[i-1].Category {
+			w.keys[i] = w.keys[i-1]
+			continue
+		}
+		if w.keys[i], err = s.keys.WritingKey(w.recs[i].Category); err == nil {
+			continue
+		}
+		s.metrics.keyFailures.Inc()
+		if noSpace(err) {
+			s.outOfSpace(err)
+			return fmt.Errorf("%w: %w", ErrFull, err)
+		}
+		return fmt.Errorf("spool: append: %w", err)
+	}
+	return nil
+}
+
+// appendRecord appends the i-th record, whose header lacks what is known of its data.
+func (w *pendingAppend) appendRecord(b []byte, h *layout.RecordHeader, i int) []byte {
+	r := &w.recs[i]
+	if w.keys == nil {
+		h.DataLen, h.DataCRC = uint32(len(r.Data)), w.sums[i]
+		return append(layout.AppendRecordHeader(b, h), r.Data...)
+	}
+	h.Encrypted, h.DataLen = true, uint32(len(r.Data)+layout.EncryptionOverhead)
+	w.bound = h.AppendBound(w.bound[:0])
+	head := len(b)
+	b = append(b, make([]byte, layout.RecordHeaderLen+len(h.Category))...)
+	data := len(b)
+	b = w.keys[i].AppendEncrypted(b, r.Data, w.bound)
+	h.DataCRC = layout.Checksum(b[data:])
+	w.bound = layout.AppendRecordHeader(w.bound[:0], h)
+	copy(b[head:data], w.bound)
+	return b
 }
 
 // minSegment is the size of a segment that holds only these records.
@@ -188,15 +248,13 @@ func (s *Spool) writeRecords(g *segmentFile, w *pendingAppend, buf []byte) ([]Re
 		r := &w.recs[i]
 		offset := uint32(g.end) + uint32(len(b))
 		h := layout.RecordHeader{
-			Category: r.Category, DataLen: uint32(len(r.Data)), Messages: uint32(r.Messages), Position: layout.At(g.id.First, offset),
-			Time: now, Durable: durable, DataCRC: w.sums[i],
+			Category: r.Category, Messages: uint32(r.Messages), Position: layout.At(g.id.First, offset), Time: now, Durable: durable,
 		}
+		b = w.appendRecord(b, &h, i)
 		size := uint32(h.Size())
-		b = layout.AppendRecordHeader(b, &h)
-		b = append(b, r.Data...)
 		b = append(b, make([]byte, layout.Padded(int64(size))-int64(size))...)
 		refs[i] = Ref{Position: h.Position, Size: size}
-		entries[i] = layout.IndexEntry{Position: h.Position, Time: now, Offset: offset, Size: size, Messages: h.Messages}
+		entries[i] = layout.IndexEntry{Position: h.Position, Time: now, Offset: offset, Size: size, Messages: h.Messages, Encrypted: h.Encrypted}
 	}
 	if n, err := g.file.WriteAt(b, g.end); err != nil {
 		err = s.endAfterFailedWrite(g, b[:n], err)
@@ -288,6 +346,7 @@ func (s *Spool) createSegment(need int64) (*segmentFile, error) {
 	g := &segmentFile{
 		id: id, path: s.fs.PathJoin(s.cfg.Dir, id.Name()), state: active, charge: capacity, capacity: capacity,
 		end: layout.SegmentHeaderLen, synced: layout.SegmentHeaderLen, names: map[string]*segmentPart{},
+		encrypted: s.keys.Encrypts(),
 	}
 	err := s.createFile(g)
 	if err == nil {
@@ -324,7 +383,7 @@ func (s *Spool) createFile(g *segmentFile) error {
 	if err := f.Preallocate(0, g.capacity); err != nil && !cannotPreallocate(err) {
 		return fmt.Errorf("preallocate %d bytes: %w", g.capacity, err)
 	}
-	header := layout.AppendSegmentHeader(nil, &layout.SegmentHeader{SegmentID: g.id, Created: s.clock().UnixMicro()})
+	header := layout.AppendSegmentHeader(nil, &layout.SegmentHeader{SegmentID: g.id, Created: s.clock().UnixMicro()}, g.encrypted)
 	if _, err := f.WriteAt(header, 0); err != nil {
 		return err
 	}

@@ -10,13 +10,17 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"scribe/internal/testkit/testsize"
+	"scribe/storage/blob/encryption"
 )
 
-func benchSpool(b *testing.B) (*Spool, *disk) {
+// benchForms are the forms in which records are written.
+var benchForms = map[string]encryption.Wrapper{"spool": nil, "encrypted": wrapper{"k1"}}
+
+func benchSpool(b *testing.B, w encryption.Wrapper) (*Spool, *disk) {
 	c := DefaultConfig()
 	c.Dir, c.MaxBytes, c.BallastBytes = b.TempDir(), 4<<30, 0
 	d := newDisk(vfs.Default)
-	s, err := Open(c, Deps{FS: d})
+	s, err := Open(c, Deps{FS: d, Wrapper: w})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -35,7 +39,7 @@ func BenchmarkAppendSync(b *testing.B) {
 	data := make([]byte, 16<<10)
 	for _, writers := range []int{1, 64} {
 		b.Run(fmt.Sprintf("writers=%d/spool", writers), func(b *testing.B) {
-			s, d := benchSpool(b)
+			s, d := benchSpool(b, nil)
 			b.SetBytes(int64(len(data)))
 			before := d.syncs.Load()
 			each(b, writers, func() error {
@@ -93,31 +97,33 @@ func each(b *testing.B, writers int, op func() error) {
 	b.StopTimer()
 }
 
-// BenchmarkAppend is the throughput of appends with a sync every 8 MiB; plain writes and syncs the same bytes.
+// BenchmarkAppend is the throughput of appends with a sync every 8 MiB, as they are and encrypted; plain writes and syncs the same bytes.
 //
 // Run with: go test ./scribed/spool -run - -bench 'Append$' -count 6
 func BenchmarkAppend(b *testing.B) {
 	for _, size := range []int{1 << 10, 64 << 10, 1 << 20} {
 		data := make([]byte, size)
 		every := max(1, (8<<20)/size)
-		b.Run(fmt.Sprintf("bytes=%d/spool", size), func(b *testing.B) {
-			s, _ := benchSpool(b)
-			b.SetBytes(int64(size))
-			b.ReportAllocs()
-			n := 0
-			for b.Loop() {
-				refs, err := appendRecords(s, []Record{{Category: "bench", Messages: 100, Data: data}}, true)
-				if err != nil {
-					b.Fatal(err)
-				}
-				s.Done(refs...)
-				if n++; n%every == 0 {
-					if err := s.Sync(b.Context()); err != nil {
+		for form, w := range benchForms {
+			b.Run(fmt.Sprintf("bytes=%d/%s", size, form), func(b *testing.B) {
+				s, _ := benchSpool(b, w)
+				b.SetBytes(int64(size))
+				b.ReportAllocs()
+				n := 0
+				for b.Loop() {
+					refs, err := appendRecords(s, []Record{{Category: "bench", Messages: 100, Data: data}}, true)
+					if err != nil {
 						b.Fatal(err)
 					}
+					s.Done(refs...)
+					if n++; n%every == 0 {
+						if err := s.Sync(b.Context()); err != nil {
+							b.Fatal(err)
+						}
+					}
 				}
-			}
-		})
+			})
+		}
 		b.Run(fmt.Sprintf("bytes=%d/plain", size), func(b *testing.B) {
 			dir := b.TempDir()
 			var f *os.File
@@ -149,13 +155,19 @@ func BenchmarkAppend(b *testing.B) {
 	}
 }
 
-// BenchmarkClaim reads a backlog of 256 MiB of one category among eight; plain reads the same records' bytes from the files.
+// BenchmarkClaim reads a backlog of 256 MiB of one category among eight, as it is and encrypted; plain reads the same records' bytes from the files.
 //
 // Run with: go test ./scribed/spool -run - -bench Claim -count 6
 func BenchmarkClaim(b *testing.B) {
+	for form, w := range benchForms {
+		benchClaim(b, form, w)
+	}
+}
+
+func benchClaim(b *testing.B, form string, w encryption.Wrapper) {
 	const size = 64 << 10
 	records := testsize.Benchmark(4096, 256)
-	s, _ := benchSpool(b)
+	s, _ := benchSpool(b, w)
 	data := make([]byte, size)
 	for i := range records {
 		if _, err := appendRecords(s, []Record{{Category: fmt.Sprint(i / 8 % 8), Messages: 100, Data: data}}, false); err != nil {
@@ -166,7 +178,7 @@ func BenchmarkClaim(b *testing.B) {
 		b.Fatal(err)
 	}
 	buf := make([]byte, 5<<20)
-	b.Run("spool", func(b *testing.B) {
+	b.Run(form, func(b *testing.B) {
 		b.SetBytes(int64(records / 8 * size))
 		b.ReportAllocs()
 		for b.Loop() {
@@ -187,6 +199,9 @@ func BenchmarkClaim(b *testing.B) {
 			s.Release(all...)
 		}
 	})
+	if w != nil {
+		return
+	}
 	b.Run("plain", func(b *testing.B) {
 		paths, err := filepath.Glob(filepath.Join(s.cfg.Dir, "*.segment"))
 		if err != nil {

@@ -7,13 +7,15 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"scribe/scribed/keyring"
 	"scribe/scribed/spool/layout"
 )
 
 // Claim claims the oldest records of the category's backlog up to a position, inclusive, in order of append: about maxBytes of
 // frames, and at least one record if there is any. Their data is read into buf, whose whole capacity is used, or into new memory
 // if buf is too small; the caller owns both. Records found damaged are counted as lost, and left out. On an error nothing is
-// claimed.
+// claimed. An error of a key says nothing of the records: they can be claimed when it can be used again. Those whose key was deleted are
+// counted as gone, and left out.
 func (s *Spool) Claim(category string, maxBytes int, upTo Position, buf []byte) ([]ClaimedRecord, error) {
 	if !s.calls.Enter() {
 		return nil, ErrClosed
@@ -192,7 +194,12 @@ func (s *Spool) readRecords(picks []recordPick, buf []byte) (out []ClaimedRecord
 		for i := range p.picks {
 			e := &p.picks[i].entry
 			raw := b[int64(e.Offset)-p.from:][:e.Size:e.Size]
-			data, err := checkRecord(p.picks[i].name, e, raw)
+			h, data, err := checkRecord(p.picks[i].name, e, raw)
+			if err == nil && h.Encrypted {
+				if data, err = s.decryptRecord(r, e, &h, data, raw); isKeyTrouble(err) {
+					return nil, err
+				}
+			}
 			if err != nil {
 				lost = append(lost, damagedRecord{recordPick: p.picks[i], raw: raw, err: err})
 				continue
@@ -206,16 +213,35 @@ func (s *Spool) readRecords(picks []recordPick, buf []byte) (out []ClaimedRecord
 	return out, nil
 }
 
-// checkRecord checks that raw is the record of an index entry, and returns its data.
-func checkRecord(name string, e *layout.IndexEntry, raw []byte) ([]byte, error) {
-	h, err := layout.ParseRecordHeader(raw)
-	if err != nil {
-		return nil, err
+// checkRecord checks that raw is the record of an index entry, and returns its data as it is stored.
+func checkRecord(name string, e *layout.IndexEntry, raw []byte) (h layout.RecordHeader, stored []byte, err error) {
+	if h, err = layout.ParseRecordHeader(raw); err != nil {
+		return h, nil, err
 	}
-	if h.Position != e.Position || h.Category != name || h.Size() != int64(e.Size) || h.Messages != e.Messages {
-		return nil, fmt.Errorf("%w: another record stands here", layout.ErrDamaged)
+	if h.Position != e.Position || h.Category != name || h.Size() != int64(e.Size) || h.Messages != e.Messages || h.Encrypted != e.Encrypted {
+		return h, nil, fmt.Errorf("%w: another record stands here", layout.ErrDamaged)
 	}
-	return h.Data(raw)
+	stored, err = h.Data(raw)
+	return h, stored, err
+}
+
+// decryptRecord decrypts the data of a record in place, where raw is the whole of it. What was not encrypted so is damage, and raw is as it was read.
+func (s *Spool) decryptRecord(r *segmentReader, e *layout.IndexEntry, h *layout.RecordHeader, stored, raw []byte) ([]byte, error) {
+	frame, err := s.keys.Decrypt(h.Category, stored, h.AppendBound(make([]byte, 0, layout.RecordHeaderLen+len(h.Category))))
+	switch {
+	case errors.Is(err, keyring.ErrNotAuthentic):
+		_, _ = r.ReadAt(raw, int64(e.Offset)) // decrypting has overwritten it; without it, the quarantine has less to show
+		return nil, fmt.Errorf("%w: %w", layout.ErrDamaged, err)
+	case isKeyTrouble(err):
+		s.metrics.keyFailures.Inc()
+		return nil, fmt.Errorf("record %s in %s: %w", h.Position, r.g.path, err)
+	}
+	return frame, err
+}
+
+// isKeyTrouble reports whether an error says that a key can't be used now, so that nothing is known of the record.
+func isKeyTrouble(err error) bool {
+	return err != nil && !errors.Is(err, layout.ErrDamaged) && !errors.Is(err, keyring.ErrNotAuthentic) && !errors.Is(err, keyring.ErrDeleted)
 }
 
 // damagedRecord is a record that cannot be read, and the bytes that were read instead.
@@ -228,12 +254,14 @@ type damagedRecord struct {
 // loseRecord copies a damaged record to the quarantine, counts it as lost and finishes it, unless it is finished, so that it is not
 // given out again. Without a part, the caller has claimed it; with one, another claimant may have.
 func (s *Spool) loseRecord(d damagedRecord, p *segmentPart) {
-	at, a := d.entry.Position, amountOf(d.name, d.entry.Size, d.entry.Messages)
+	at, a := d.entry.Position, amountOf(d.name, &d.entry)
 	l := damageLoss{
 		Segment: uint64(at.Segment()), From: int64(d.entry.Offset), To: int64(d.entry.Offset) + int64(d.entry.Size), Records: 1,
 		Category: d.name, Err: fmt.Errorf("record %s in %s: %w", at, d.seg.path, d.err),
 	}
-	l.QuarantineFile = s.keepDamaged(l.Segment, layout.FileRange{From: l.From, To: l.To}, d.raw)
+	if !errors.Is(d.err, keyring.ErrDeleted) { // nobody can ever read it
+		l.QuarantineFile = s.keepDamaged(l.Segment, layout.FileRange{From: l.From, To: l.To}, d.raw)
+	}
 	s.mu.Lock()
 	lost := true
 	switch c, claimed := s.mu.claims[at]; {
@@ -294,7 +322,7 @@ func (s *Spool) readIndex(p *segmentPart, g *segmentFile) ([]layout.IndexEntry, 
 		s.mu.Unlock()
 		return entries, nil
 	}
-	f := layout.Footer{SegmentID: g.id, DataEnd: g.end, Offset: g.footerAt} // its other fields are not needed to read an index
+	f := layout.Footer{SegmentID: g.id, DataEnd: g.end, Offset: g.footerAt, Encrypted: g.encrypted} // its other fields are not needed to read an index
 	c := layout.FooterCategory{Name: p.cat.name, IndexSummary: p.IndexSummary}
 	s.mu.Unlock()
 	r, err := s.openReader(g)
@@ -344,13 +372,13 @@ func (s *Spool) countMissing(p *segmentPart, g *segmentFile, entries []layout.In
 		e := &entries[i]
 		at[e.Position] = true
 		if !p.done.contains(e.Position) {
-			unfinished.plus(amountOf(p.cat.name, e.Size, e.Messages))
+			unfinished.plus(amountOf(p.cat.name, e))
 		}
 	}
 	// Claimed records were found before; their claimants end them.
 	for pos, c := range s.mu.claims {
 		if c.part == p && !at[pos] {
-			unfinished.plus(amountOf(p.cat.name, c.size, c.messages))
+			unfinished.plus(c.amount())
 		}
 	}
 	a := p.held

@@ -8,6 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"scribe/internal/base/config"
+	"scribe/internal/base/entropy"
+	"scribe/storage/blob/encryption"
 )
 
 // Config says where a spool is and how much it may hold. Sizes are bytes. Start from [DefaultConfig].
@@ -62,4 +64,9 @@ type Deps struct {
 	Registerer prometheus.Registerer
 	// Clock defaults to time.Now.
 	Clock func() time.Time
+	// Wrapper wraps the keys with which records are encrypted; nil = records are written as they are. A folder whose records are encrypted
+	// is opened only with the wrapper that their keys need.
+	Wrapper encryption.Wrapper
+	// Random draws keys and nonces; nil is the machine's randomness.
+	Random *entropy.Source
 }

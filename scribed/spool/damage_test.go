@@ -48,6 +48,7 @@ type folder struct {
 	want    []layout.IndexEntry // in order; the category's name is by index
 	names   []string
 	sealed  bool
+	keys    map[string][]byte // files, by name
 }
 
 // makeFolderOf makes a folder whose segment holds records of two categories; sealed, or as a crash leaves it.
@@ -76,7 +77,28 @@ func makeFolderOf(t *testing.T, sealed bool) *folder {
 	f.name = layout.SegmentID{First: 1, Last: 1, Generation: 1}.Name()
 	f.segment = contentOf(t, mem, c.Dir+"/"+f.name)
 	f.state = contentOf(t, mem, c.Dir+"/"+stateName)
+	f.keys = map[string][]byte{}
+	if testWrapper != nil {
+		names, err := mem.List(c.Dir + "/" + keysName)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			f.keys[name] = contentOf(t, mem, c.Dir+"/"+keysName+"/"+name)
+		}
+	}
 	return f
+}
+
+// putKeys puts the keys into the folder.
+func (f *folder) putKeys(t *testing.T, mem vfs.FS) {
+	t.Helper()
+	if err := mem.MkdirAll(f.cfg.Dir+"/"+keysName, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range f.keys {
+		put(t, mem, f.cfg.Dir+"/"+keysName+"/"+name, content)
+	}
 }
 
 // open opens a spool on a copy of the folder with another segment.
@@ -87,7 +109,8 @@ func (f *folder) open(t *testing.T, segment []byte) (*Spool, *vfs.MemFS) {
 	}
 	put(t, mem, f.cfg.Dir+"/"+f.name, segment)
 	put(t, mem, f.cfg.Dir+"/"+stateName, f.state)
-	s, err := Open(f.cfg, Deps{FS: mem, Logger: newLossLog()})
+	f.putKeys(t, mem)
+	s, err := Open(f.cfg, testDeps(mem))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -308,7 +331,7 @@ func TestMissingSegment(t *testing.T) {
 func TestNewerVersion(t *testing.T) {
 	f := makeFolderOf(t, false)
 	b := slices.Clone(f.segment)
-	b[4] = 2
+	b[4] = layout.VersionEncrypted + 1
 	sum := layout.Checksum(b[:60])
 	b[60], b[61], b[62], b[63] = byte(sum), byte(sum>>8), byte(sum>>16), byte(sum>>24)
 	mem := vfs.NewMem()
@@ -316,7 +339,7 @@ func TestNewerVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	put(t, mem, f.cfg.Dir+"/"+f.name, b)
-	if _, err := Open(f.cfg, Deps{FS: mem}); !errors.Is(err, layout.ErrVersion) {
+	if _, err := Open(f.cfg, testDeps(mem)); !errors.Is(err, layout.ErrVersion) {
 		t.Fatalf("open: %v, want ErrVersion", err)
 	}
 	if got := contentOf(t, mem, f.cfg.Dir+"/"+f.name); !bytes.Equal(got, b) {

@@ -21,7 +21,7 @@ type disk struct {
 		sync.Mutex
 		files map[string]*extent
 		used  int64
-		most  int64 // of what is below the folder but for ballast and quarantine
+		most  int64 // of what is below the folder but for ballast, quarantine and keys
 	}
 }
 
@@ -38,7 +38,7 @@ func newDisk(fs vfs.FS) *disk {
 }
 
 func counts(path string) bool {
-	return !strings.Contains(path, ballastName) && !strings.Contains(path, quarantineName)
+	return !strings.Contains(path, ballastName) && !strings.Contains(path, quarantineName) && !strings.Contains(path, "/"+keysName)
 }
 
 // take grows a file to n bytes.

@@ -17,7 +17,7 @@
 // were in.
 //
 // Synced records survive a crash. Records that were done since the last save of the state are given out again after a crash.
-// Damage is found by checksums, copied to the quarantine, counted, and skipped. DESIGN.md says what is on disk when, and how
+// Damage is found by checksums, and by tags if records are encrypted (Deps.Wrapper), copied to the quarantine, counted, and skipped. DESIGN.md says what is on disk when, and how
 // recovery, space and memory are bounded.
 //
 // # Who owns what

@@ -89,7 +89,7 @@ func testFailingOperations(t *testing.T) {
 				return nil
 			})
 			c := testConfig()
-			s, err := Open(c, Deps{FS: fs, Logger: newLossLog()})
+			s, err := Open(c, testDeps(fs))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -144,12 +144,12 @@ func testFailingOpen(t *testing.T) {
 	for n := 1; ; n++ {
 		fs := clone()
 		var count atomic.Int64
-		s, err := Open(c, Deps{FS: faults(fs, func(errorfs.Op) error {
+		s, err := Open(c, testDeps(faults(fs, func(errorfs.Op) error {
 			if count.Add(1) == int64(n) {
 				return errInjected
 			}
 			return nil
-		})})
+		})))
 		if err == nil {
 			if err := s.Close(); count.Load() < int64(n) {
 				if err != nil {

@@ -14,6 +14,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"pgregory.net/rapid"
+
+	"scribe/storage/blob/encryption"
 )
 
 const testDir = "/data/spool"
@@ -28,9 +30,14 @@ func testConfig() Config {
 	return c
 }
 
+// testWrapper wraps the keys of the spools of the test that runs; nil: they are not encrypted. See TestEncrypted.
+var testWrapper encryption.Wrapper
+
+func testDeps(fs vfs.FS) Deps { return Deps{FS: fs, Logger: newLossLog(), Wrapper: testWrapper} }
+
 func openSpool(tb testing.TB, c Config, fs vfs.FS) *Spool {
 	tb.Helper()
-	s, err := Open(c, Deps{FS: fs, Logger: newLossLog()})
+	s, err := Open(c, testDeps(fs))
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package spool
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -10,7 +11,9 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"scribe/scribed/keyring"
 	"scribe/scribed/spool/layout"
+	"scribe/storage/blob/encryption"
 )
 
 // Report describes the contents of a spool's folder.
@@ -21,6 +24,11 @@ type Report struct {
 	Segments []SegmentReport
 	// Categories are those with records in a segment, in order of name.
 	Categories []CategoryReport
+	// Keys are those that records are encrypted with, by run and category.
+	Keys []keyring.Stored
+	// Unchecked are the encrypted records of which only the checksums were checked, since their keys were deleted, or can't be used: KeyErr says why.
+	Unchecked int64
+	KeyErr    error
 	// Quarantined is the number of copies of damaged ranges, QuarantinedBytes their size.
 	Quarantined      int
 	QuarantinedBytes int64
@@ -45,8 +53,10 @@ type SegmentReport struct {
 	// Sealed says that the file has a footer. Superseded says that another file holds its records; it is removed when the spool
 	// is opened.
 	Sealed, Superseded bool
-	Total, Held        Amount
-	Oldest, Newest     time.Time
+	// Encrypted says that it may have encrypted records.
+	Encrypted      bool
+	Total, Held    Amount
+	Oldest, Newest time.Time
 	// Tail is how many bytes after or between the records are not known to have been synced. They are not damage: a spool in use
 	// has them, and so has one after a crash.
 	Tail int64
@@ -72,8 +82,9 @@ type Damage struct {
 }
 
 // Inspect reads a folder without changing it. The spool may be in use; concurrent changes may be missing. With verify, it reads
-// every record and checks its checksums; otherwise it relies on the footers. fsys nil is the real file system.
-func Inspect(fsys vfs.FS, dir string, verify bool) (*Report, error) {
+// every record and checks its checksums, and if it is encrypted and the wrapper has its key, decrypts it; otherwise it relies on the footers. fsys
+// nil is the real file system, wrapper nil has no key.
+func Inspect(fsys vfs.FS, dir string, verify bool, wrapper encryption.Wrapper) (*Report, error) {
 	if fsys == nil {
 		fsys = vfs.Default
 	}
@@ -81,7 +92,11 @@ func Inspect(fsys vfs.FS, dir string, verify bool) (*Report, error) {
 	if err != nil {
 		return nil, fmt.Errorf("spool: inspect %s: %w", dir, err)
 	}
-	i := &inspectionRun{fs: fsys, dir: dir, verify: verify, report: &Report{Dir: dir, Ballast: in.ballast}, categories: map[string]*CategoryReport{}}
+	keys, err := keyring.Open(keyring.Config{Dir: fsys.PathJoin(dir, keysName), FS: fsys, Wrapper: wrapper})
+	if err != nil {
+		return nil, fmt.Errorf("spool: inspect %s: %w", dir, err)
+	}
+	i := &inspectionRun{fs: fsys, dir: dir, verify: verify, keys: keys, report: &Report{Dir: dir, Ballast: in.ballast, Keys: keys.List()}, categories: map[string]*CategoryReport{}}
 	if err := i.inspectFiles(in); err != nil {
 		return nil, fmt.Errorf("spool: inspect %s: %w", dir, err)
 	}
@@ -90,6 +105,7 @@ func Inspect(fsys vfs.FS, dir string, verify bool) (*Report, error) {
 
 type inspectionRun struct {
 	fs         vfs.FS
+	keys       *keyring.Keyring
 	dir        string
 	verify     bool
 	report     *Report
@@ -171,7 +187,7 @@ func (i *inspectionRun) inspectSegment(id layout.SegmentID) error {
 		return err
 	}
 	r := SegmentReport{
-		File: id.Name(), First: id.First, Last: id.Last, Generation: id.Generation, Bytes: l.size, Sealed: l.footer != nil, Tail: l.torn,
+		File: id.Name(), First: id.First, Last: id.Last, Generation: id.Generation, Bytes: l.size, Sealed: l.footer != nil, Tail: l.torn, Encrypted: l.encrypted,
 	}
 	for k := range l.categories {
 		c := &l.categories[k]
@@ -185,10 +201,43 @@ func (i *inspectionRun) inspectSegment(id layout.SegmentID) error {
 		i.addCategory(c.Name, total, held, first, last)
 	}
 	i.report.Segments = append(i.report.Segments, r)
-	if i.verify && l.footer != nil {
+	switch {
+	case i.verify && l.footer != nil:
 		return i.verifySealed(l)
+	case i.verify && l.encrypted: // its checksums were checked when it was loaded
+		return i.decryptUnsealed(l)
 	}
 	return nil
+}
+
+// decryptUnsealed decrypts the records of a segment without a footer.
+func (i *inspectionRun) decryptUnsealed(l *loadedSegment) error {
+	f, err := i.fs.Open(l.path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	_, err = layout.ScanSegment(salvageReader{f}, l.end, l.id, func(rec *layout.ScannedRecord) {
+		if rec.Err == nil {
+			i.decryptRecord(l.id.Name(), rec)
+		}
+	})
+	return err
+}
+
+// decryptRecord checks that a record was encrypted as it stands there.
+func (i *inspectionRun) decryptRecord(file string, rec *layout.ScannedRecord) {
+	if !rec.Encrypted {
+		return
+	}
+	_, err := i.keys.Decrypt(rec.Category, slices.Clone(rec.Stored), rec.AppendBound(nil))
+	switch {
+	case errors.Is(err, keyring.ErrNotAuthentic):
+		i.addDamage(file, layout.FileRange{From: rec.Offset, To: rec.End()}, rec.Category, fmt.Errorf("%w: %w", layout.ErrDamaged, err))
+	case err != nil:
+		i.report.Unchecked++
+		i.report.KeyErr = cmp.Or(i.report.KeyErr, err)
+	}
 }
 
 func (i *inspectionRun) addCategory(name string, total, held Amount, first, last time.Time) {
@@ -226,6 +275,8 @@ func (i *inspectionRun) verifySealed(l *loadedSegment) error {
 	scan, err := layout.ScanSegment(salvageReader{f}, l.footer.DataEnd, l.id, func(rec *layout.ScannedRecord) {
 		if rec.Err != nil {
 			i.addDamage(name, layout.FileRange{From: rec.Offset, To: rec.End()}, rec.Category, rec.Err)
+		} else {
+			i.decryptRecord(name, rec)
 		}
 		found[rec.Position] = rec.Entry()
 	})

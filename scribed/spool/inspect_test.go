@@ -13,7 +13,7 @@ import (
 
 func inspect(t *testing.T, fs vfs.FS, dir string, verify bool) *Report {
 	t.Helper()
-	r, err := Inspect(fs, dir, verify)
+	r, err := Inspect(fs, dir, verify, testWrapper)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func TestInspectDamage(t *testing.T) {
 			if hit && durable && !slices.ContainsFunc(r.Damage, func(d Damage) bool { return d.File == f.name && int(d.From) <= at && at < int(d.To) }) {
 				t.Fatalf("sealed %v, byte %d: %+v", sealed, at, r.Damage)
 			}
-			if !hit && at >= int(f.want[11].Offset+f.want[11].Size) && sealed && len(r.Damage) == 0 && r.Segments[0].Sealed {
+			if !hit && at >= int(f.want[11].Offset)+int(layout.Padded(int64(f.want[11].Size))) && sealed && len(r.Damage) == 0 && r.Segments[0].Sealed {
 				t.Fatalf("byte %d of the footer: no damage is found", at)
 			}
 			for _, d := range r.Damage {
@@ -85,7 +85,7 @@ func TestInspectDamage(t *testing.T) {
 			}
 		}
 	}
-	if _, err := Inspect(vfs.NewMem(), "/none", false); err == nil {
+	if _, err := Inspect(vfs.NewMem(), "/none", false, nil); err == nil {
 		t.Error("a folder that is not there")
 	}
 }

@@ -179,7 +179,7 @@ func (s *Spool) endSealing(g *segmentFile, size int64) {
 func footerOf(g *segmentFile) (f *layout.Footer, parts []*segmentPart) {
 	parts = slices.Clone(g.parts)
 	slices.SortFunc(parts, func(a, b *segmentPart) int { return strings.Compare(a.cat.name, b.cat.name) })
-	f = &layout.Footer{SegmentID: g.id, DataEnd: g.end, Offset: layout.Padded(g.end)}
+	f = &layout.Footer{SegmentID: g.id, DataEnd: g.end, Offset: layout.Padded(g.end), Encrypted: g.encrypted}
 	for _, p := range parts {
 		f.Categories = append(f.Categories, layout.FooterCategory{Name: p.cat.name, IndexSummary: p.IndexSummary})
 	}

@@ -26,6 +26,8 @@ type loadedSegment struct {
 	end, torn int64
 	tail      bool
 	damage    []foundDamage
+	// encrypted: there may be encrypted records.
+	encrypted bool
 }
 
 type loadedCategory struct {
@@ -56,7 +58,7 @@ func loadSegment(fsys vfs.FS, dir string, id layout.SegmentID) (l *loadedSegment
 	footer, err := layout.ReadFooter(salvageReader{f}, l.size, id)
 	switch {
 	case err == nil:
-		l.footer, l.end = footer, footer.DataEnd
+		l.footer, l.end, l.encrypted = footer, footer.DataEnd, footer.Encrypted
 		for _, c := range footer.Categories {
 			l.categories = append(l.categories, loadedCategory{FooterCategory: c})
 		}
@@ -82,6 +84,7 @@ func (l *loadedSegment) scanRecords(r salvageReader, size, durable int64) error 
 	entries := map[string][]layout.IndexEntry{}
 	var bad []layout.ScannedRecord
 	scan, err := layout.ScanSegment(r, size, l.id, func(rec *layout.ScannedRecord) {
+		l.encrypted = l.encrypted || rec.Encrypted
 		if rec.Err == nil {
 			entries[rec.Category] = append(entries[rec.Category], rec.Entry())
 		} else {
@@ -169,7 +172,7 @@ func (l *loadedSegment) finishedIn(st *layout.SpoolState, index func(c *loadedCa
 		out[k].amount = Amount{}
 		for i := range entries {
 			if e := &entries[i]; out[k].spans.contains(e.Position) {
-				out[k].amount.plus(amountOf(c.Name, e.Size, e.Messages))
+				out[k].amount.plus(amountOf(c.Name, e))
 			}
 		}
 	}

@@ -26,6 +26,7 @@ type spoolMetrics struct {
 	sealed, reclaimed, rewritten, rewrittenBytes prometheus.Counter
 	damage, rebuilt, torn                        prometheus.Counter
 	stateSaves, stateCut, stateDamage, diskFull  prometheus.Counter
+	keyFailures                                  prometheus.Counter
 }
 
 func newMetrics(s *Spool) *spoolMetrics {
@@ -38,7 +39,7 @@ func newMetrics(s *Spool) *spoolMetrics {
 	}
 	m.appended = sum("appended", "that were appended.")
 	m.lost = sum("lost", "that were found damaged. Of a range without a readable header only the bytes are known.")
-	m.dropped = sum("dropped", "dropped because of a limit or their age.")
+	m.dropped = sum("dropped", "dropped because of a limit or their age, or because their key was deleted.")
 	m.syncSeconds = set.Histogram("sync_seconds", "How long syncs of segments took.", prometheus.ExponentialBuckets(100e-6, 2.5, 12))
 	m.syncWaits = counter("sync_waits_total", "Calls that waited for a sync. They share syncs: see sync_seconds_count.")
 	m.syncFailures = counter("sync_failures_total", "Failed syncs; each abandons a segment, whose records are written to another file.")
@@ -52,6 +53,7 @@ func newMetrics(s *Spool) *spoolMetrics {
 	m.stateSaves = counter("state_saves_total", "Saves of the state.")
 	m.stateCut = counter("state_cut_total", "Saves of the state that left something out for lack of space; it is given out again after a crash.")
 	m.stateDamage = counter("state_damaged_total", "Damaged slots of the state file.")
+	m.keyFailures = counter("key_failures_total", "Appends and claims that failed because the key of a category could not be made or unwrapped.")
 	m.diskFull = counter("disk_full_total", "Times that the disk was full although the spool was not.")
 	gauge := func(name, help string, value func() float64) {
 		set.GaugeFunc(name, help, func() float64 {
@@ -69,6 +71,13 @@ func newMetrics(s *Spool) *spoolMetrics {
 	gauge("unsynced_bytes", "Bytes appended and not yet synced.", func() float64 { return float64(s.mu.unsynced) })
 	gauge("index_bytes", "Memory of the indexes of sealed segments.", func() float64 { return float64(s.mu.indexes.used) })
 	gauge("quarantined_bytes", "Bytes of damaged ranges in the quarantine.", func() float64 { return float64(s.quarantine.usedBytes()) })
+	set.GaugeFunc("encrypted", "1 if records are encrypted before they are written.", func() float64 {
+		if s.keys.Encrypts() {
+			return 1
+		}
+		return 0
+	})
+	set.GaugeFunc("keys", "Keys of categories in the folder.", func() float64 { return float64(s.keys.Count()) })
 	gauge("disk_full", "1 while appends are refused because the disk is full.", func() float64 {
 		if s.mu.diskFull {
 			return 1

@@ -45,7 +45,7 @@ func newModel(t *rapid.T) *model {
 
 func (m *model) open() {
 	m.disk = newDisk(m.mem)
-	s, err := Open(m.cfg, Deps{FS: m.disk, Logger: newLossLog()})
+	s, err := Open(m.cfg, testDeps(m.disk))
 	if err != nil {
 		m.t.Fatal(err)
 	}

@@ -91,12 +91,22 @@ type recordClaim struct {
 	from     layout.Position // beginning of the range that represents the record, see positionSet
 	size     uint32
 	messages uint32
-	cached   bool // claimed by its appender, which has a copy in memory
+	frame    uint32 // bytes of the frame
+	cached   bool   // claimed by its appender, which has a copy in memory
+}
+
+func newClaim(p *segmentPart, from layout.Position, e *layout.IndexEntry, cached bool) recordClaim {
+	return recordClaim{part: p, from: from, size: e.Size, messages: e.Messages, frame: uint32(e.FrameBytes(p.cat.name)), cached: cached} //nolint:gosec // less than its size
+}
+
+// amount returns the amount of the record.
+func (c *recordClaim) amount() Amount {
+	return Amount{Records: 1, Messages: int64(c.messages), Bytes: int64(c.frame)}
 }
 
 // sums returns what a claimed record adds to the sums.
 func (c *recordClaim) sums() recordSums {
-	s := recordSums{held: amountOf(c.part.cat.name, c.size, c.messages)}
+	s := recordSums{held: c.amount()}
 	if c.cached {
 		s.cached = s.held
 	}
@@ -132,13 +142,8 @@ func (a *Amount) minus(b Amount) {
 }
 
 // amountOf returns the amount of one record.
-func amountOf(name string, size, messages uint32) Amount {
-	return Amount{Records: 1, Messages: int64(messages), Bytes: int64(size) - layout.RecordSize(len(name), 0)}
-}
-
-// maxSpace is the most space that records of an amount take in a file.
-func maxSpace(name string, a Amount) int64 {
-	return a.Bytes + a.Records*(layout.RecordSize(len(name), 0)+layout.Align-1)
+func amountOf(name string, e *layout.IndexEntry) Amount {
+	return Amount{Records: 1, Messages: int64(e.Messages), Bytes: e.FrameBytes(name)}
 }
 
 // categoryOf returns a category, and creates it if needed.
@@ -163,7 +168,7 @@ func (b *recordBook) attachPart(p *segmentPart) {
 	c.plus(p.recordSums)
 	b.sums.plus(p.recordSums)
 	p.seg.held += p.held.Records
-	p.seg.live += maxSpace(c.name, p.held)
+	p.seg.live += p.seg.maxSpace(c.name, p.held)
 }
 
 // detachPart is the inverse of attachPart.
@@ -175,7 +180,7 @@ func (b *recordBook) detachPart(p *segmentPart) {
 	c.minus(p.recordSums)
 	b.sums.minus(p.recordSums)
 	p.seg.held -= p.held.Records
-	p.seg.live -= maxSpace(c.name, p.held)
+	p.seg.live -= p.seg.maxSpace(c.name, p.held)
 	b.removePart(p)
 }
 
@@ -208,11 +213,11 @@ func (b *recordBook) addRecord(seg *segmentFile, name string, e layout.IndexEntr
 	}
 	p.entries = append(p.entries, e)
 	p.AddEntry(name, &e)
-	a := amountOf(name, e.Size, e.Messages)
+	a := amountOf(name, &e)
 	seg.held++
-	seg.live += maxSpace(name, a)
+	seg.live += seg.maxSpace(name, a)
 	p.taken.addRange(from, e.Position+1)
-	b.claims[e.Position] = recordClaim{part: p, from: from, size: e.Size, messages: e.Messages, cached: true}
+	b.claims[e.Position] = newClaim(p, from, &e, true)
 	b.addSums(p, recordSums{held: a, cached: a})
 }
 
@@ -274,14 +279,14 @@ func (b *recordBook) claimRecords(name string, maxBytes int64, upTo layout.Posit
 		b.indexes.Get(p) // it is used
 		full := false
 		b.eachAvailable(p, func(i int, e *layout.IndexEntry) bool {
-			a := amountOf(name, e.Size, e.Messages)
+			a := amountOf(name, e)
 			if full = e.Position > upTo || len(picks) > 0 && total+a.Bytes > maxBytes; full {
 				return false
 			}
 			total += a.Bytes
 			from := p.rangeStart(i)
 			p.taken.addRange(from, e.Position+1)
-			b.claims[e.Position] = recordClaim{part: p, from: from, size: e.Size, messages: e.Messages}
+			b.claims[e.Position] = newClaim(p, from, e, false)
 			b.subtractSums(p, recordSums{unclaimed: a})
 			picks = append(picks, recordPick{seg: p.seg, name: name, entry: *e})
 			return true
@@ -395,7 +400,7 @@ func (b *recordBook) finishRecords(p *segmentPart, s recordSums) {
 	b.subtractSums(p, s)
 	p.finished.plus(a)
 	p.seg.held -= a.Records
-	p.seg.live -= maxSpace(p.cat.name, a)
+	p.seg.live -= p.seg.maxSpace(p.cat.name, a)
 	b.changes++
 	if p.held.Records == 0 {
 		b.removePart(p)
@@ -457,7 +462,7 @@ func (b *recordBook) dropSome(p *segmentPart, atLeast, olderThan int64) (sum Amo
 		if more = sum.Bytes < atLeast || e.Time < olderThan; !more {
 			return false
 		}
-		a := amountOf(p.cat.name, e.Size, e.Messages)
+		a := amountOf(p.cat.name, e)
 		from := p.rangeStart(i)
 		p.taken.addRange(from, e.Position+1)
 		p.done.addRange(from, e.Position+1)

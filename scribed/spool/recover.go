@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"scribe/scribed/keyring"
 	"scribe/scribed/spool/layout"
 )
 
@@ -41,6 +42,16 @@ func (s *Spool) recoverSegments() error {
 			return err
 		}
 	}
+	if err := s.checkKeys(); err != nil {
+		return err
+	}
+	for _, l := range found {
+		for _, d := range l.damage {
+			if err := s.loseRange(l, &d); err != nil {
+				return err
+			}
+		}
+	}
 	s.mu.next = 1
 	if st != nil {
 		s.mu.next = max(s.mu.next, st.Next)
@@ -51,7 +62,33 @@ func (s *Spool) recoverSegments() error {
 			s.mu.next = max(s.mu.next, id.Last+1)
 		}
 	}
+	s.keys.BeginRun(uint64(s.mu.next))
 	return s.tidyFolder(in)
+}
+
+// checkKeys refuses a folder with records that wait and whose keys can't be used, before anything in it changes.
+func (s *Spool) checkKeys() error {
+	err := s.keys.Check(func(k keyring.Stored) bool {
+		c := s.mu.categories[k.Category]
+		return c != nil && slices.ContainsFunc(c.parts, func(p *segmentPart) bool {
+			return p.seg.encrypted && uint64(p.LastPosition.Segment()) >= k.From && uint64(p.FirstPosition.Segment()) < k.To
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("records that wait to be forwarded are encrypted, and their key can't be used; nothing was changed: %w: "+
+			"start with --encryption-key-file and a file that still has the key by which it is wrapped, at least until they are forwarded (scribe agent --drain)", err)
+	}
+	return nil
+}
+
+// pruneKeys removes the keys of records that are gone.
+func (s *Spool) pruneKeys() {
+	err := s.keys.Prune(func(from, to uint64) bool {
+		return slices.ContainsFunc(s.mu.segments, func(g *segmentFile) bool { return uint64(g.id.Last) >= from && uint64(g.id.First) < to })
+	})
+	if err != nil {
+		s.logger.Error("removing the keys of records that are gone failed", "error", err)
+	}
 }
 
 // readState returns nil if there is no valid state.
@@ -90,7 +127,7 @@ func (s *Spool) loadAll(ids []layout.SegmentID) ([]*loadedSegment, error) {
 
 // enterSegment enters a loaded segment.
 func (s *Spool) enterSegment(l *loadedSegment, st *layout.SpoolState) error {
-	g := &segmentFile{id: l.id, path: l.path, state: sealed, charge: l.size, capacity: l.size, end: l.end, synced: l.end}
+	g := &segmentFile{id: l.id, path: l.path, state: sealed, charge: l.size, capacity: l.size, end: l.end, synced: l.end, encrypted: l.encrypted}
 	s.mu.segments = append(s.mu.segments, g)
 	s.mu.used += l.size
 	if l.footer != nil {
@@ -111,11 +148,6 @@ func (s *Spool) enterSegment(l *loadedSegment, st *layout.SpoolState) error {
 		p.unclaimed = p.held
 		g.parts = append(g.parts, p)
 		s.mu.attachPart(p)
-	}
-	for _, d := range l.damage {
-		if err := s.loseRange(l, &d); err != nil {
-			return err
-		}
 	}
 	return nil
 }
@@ -152,7 +184,8 @@ func (s *Spool) loseRange(l *loadedSegment, d *foundDamage) error {
 	case rec.Category == "": // damage of the file's header
 		loss.Records = 0
 	default:
-		a = amountOf(rec.Category, uint32(rec.Size()), rec.Messages)
+		e := rec.Entry()
+		a = amountOf(rec.Category, &e)
 		loss.Segment = uint64(rec.Position.Segment())
 		loss.Records, loss.Category, loss.Messages, loss.Bytes = 1, rec.Category, a.Messages, a.Bytes
 	}
@@ -199,6 +232,7 @@ func (s *Spool) tidyFolder(in *folderListing) error {
 	if err := s.removeTrash(); err != nil {
 		return err
 	}
+	s.pruneKeys()
 	if err := s.makeBallast(); noSpace(err) {
 		s.outOfSpace(err)
 	} else if err != nil {

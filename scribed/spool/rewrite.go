@@ -154,6 +154,7 @@ func (s *Spool) rewriteSegments(from []*segmentFile) (err error) {
 	w.id = layout.SegmentID{First: from[0].id.First, Last: from[len(from)-1].id.Last}
 	for _, g := range from {
 		w.id.Generation = max(w.id.Generation, g.id.Generation+1)
+		w.encrypted = w.encrypted || g.encrypted
 	}
 	w.path = s.fs.PathJoin(s.cfg.Dir, w.id.Name())
 	if err := w.reserveSpace(); err != nil {
@@ -210,9 +211,11 @@ type segmentRewrite struct {
 	kept    map[string][]layout.IndexEntry // by category, as they are in the new file
 	file    vfs.File
 	renamed bool
-	foot    *layout.Footer
-	out     []byte
-	end     int64 // end of the written bytes and of out
+	// encrypted: records may be encrypted. They are copied as they are, so that no key is needed.
+	encrypted bool
+	foot      *layout.Footer
+	out       []byte
+	end       int64 // end of the written bytes and of out
 }
 
 // reserveSpace charges the whole file against MaxBytes.
@@ -262,13 +265,13 @@ func (w *segmentRewrite) writeSegment(from []*segmentFile) (size int64, err erro
 	if err := w.file.Preallocate(0, w.charge); err != nil && !cannotPreallocate(err) {
 		return 0, fmt.Errorf("preallocate %d bytes: %w", w.charge, err)
 	}
-	w.appendBytes(layout.AppendSegmentHeader(nil, &layout.SegmentHeader{SegmentID: w.id, Created: s.clock().UnixMicro()}))
+	w.appendBytes(layout.AppendSegmentHeader(nil, &layout.SegmentHeader{SegmentID: w.id, Created: s.clock().UnixMicro()}, w.encrypted))
 	for _, g := range from {
 		if err := w.copySegment(g); err != nil {
 			return 0, err
 		}
 	}
-	f := &layout.Footer{SegmentID: w.id, DataEnd: w.end, Offset: w.end}
+	f := &layout.Footer{SegmentID: w.id, DataEnd: w.end, Offset: w.end, Encrypted: w.encrypted}
 	for _, name := range slices.Sorted(maps.Keys(w.kept)) {
 		f.Categories = append(f.Categories, layout.NewCategory(name, w.kept[name]))
 	}
@@ -363,12 +366,12 @@ func (w *segmentRewrite) copyRecords(r *segmentReader, picks []recordPick, buf [
 	}
 	for _, p := range picks {
 		raw := b[int64(p.entry.Offset)-from:][:p.entry.Size]
-		if _, err := checkRecord(p.name, &p.entry, raw); err != nil {
+		if _, _, err := checkRecord(p.name, &p.entry, raw); err != nil {
 			// The record is finished and not in the new file, as if it had been finished when the rewrite began.
 			src := sources[p.entry.Position]
 			w.s.loseRecord(damagedRecord{recordPick: p, raw: raw, err: err}, src.part)
 			src.done.addRange(p.entry.Position, p.entry.Position+1)
-			src.amount.plus(amountOf(p.name, p.entry.Size, p.entry.Messages))
+			src.amount.plus(amountOf(p.name, &p.entry))
 			continue
 		}
 		e := p.entry
@@ -386,7 +389,7 @@ func (w *segmentRewrite) copyRecords(r *segmentReader, picks []recordPick, buf [
 // replaceSegments replaces the old segments by the new file.
 func (w *segmentRewrite) replaceSegments(from []*segmentFile, size int64) {
 	s := w.s
-	g := &segmentFile{id: w.id, path: w.path, state: sealed, charge: size, capacity: size, end: w.foot.DataEnd, synced: w.foot.DataEnd, footerAt: w.foot.Offset, footerSum: w.foot.Sum}
+	g := &segmentFile{id: w.id, path: w.path, state: sealed, charge: size, capacity: size, end: w.foot.DataEnd, synced: w.foot.DataEnd, footerAt: w.foot.Offset, footerSum: w.foot.Sum, encrypted: w.encrypted}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.rewriting -= w.charge

@@ -67,6 +67,17 @@ type segmentFile struct {
 	busy bool
 	// needsRewrite says that the footer is damaged, so the segment should be rewritten.
 	needsRewrite bool
+	// encrypted says that the segment may have encrypted records. It never changes.
+	encrypted bool
+}
+
+// maxSpace is the most space that records of an amount take in the segment.
+func (g *segmentFile) maxSpace(category string, a Amount) int64 {
+	each := layout.RecordSize(len(category), 0) + layout.Align - 1
+	if g.encrypted {
+		each += layout.EncryptionOverhead
+	}
+	return a.Bytes + a.Records*each
 }
 
 // unsyncedChunk is a copy of a range of a segment that may not be on disk yet.

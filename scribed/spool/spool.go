@@ -15,6 +15,7 @@ import (
 	"scribe/internal/base/buffers"
 	"scribe/internal/base/durable"
 	"scribe/internal/base/lifecycle"
+	"scribe/scribed/keyring"
 )
 
 // Spool is a durable queue of records for any number of categories, in one log of segments. It is safe for concurrent use.
@@ -29,6 +30,8 @@ type Spool struct {
 	clock   func() time.Time
 	metrics *spoolMetrics
 	lock    io.Closer
+	// keys encrypt records, if they encrypt anything.
+	keys *keyring.Keyring
 
 	// tail orders appends. It is held while an append is written and while the active segment changes.
 	tail struct{ sync.Mutex }
@@ -97,7 +100,7 @@ func Open(cfg Config, deps Deps) (*Spool, error) {
 	s.mu.recordBook = newBook(cfg.IndexBytes)
 	s.mu.changed = make(chan struct{})
 	s.quarantine = newQuarantine(s.fs, cfg.Dir, cfg.QuarantineBytes)
-	if err := s.openFolder(); err != nil {
+	if err := s.openFolder(deps); err != nil {
 		return nil, errors.Join(fmt.Errorf("spool: open %s: %w", cfg.Dir, err), s.releaseFiles())
 	}
 	if err := s.metrics.set.Register(deps.Registerer); err != nil {
@@ -109,19 +112,32 @@ func Open(cfg Config, deps Deps) (*Spool, error) {
 }
 
 // openFolder locks the folder and recovers it.
-func (s *Spool) openFolder() error {
+func (s *Spool) openFolder(deps Deps) error {
 	if err := durable.CreateFolder(s.fs, s.cfg.Dir, 0o750); err != nil {
 		return err
 	}
-	lock, err := s.fs.Lock(s.fs.PathJoin(s.cfg.Dir, lockName))
+	lock, err := LockFolder(s.fs, s.cfg.Dir)
+	if err != nil {
+		return err
+	}
+	s.lock = lock
+	s.keys, err = keyring.Open(keyring.Config{Dir: s.fs.PathJoin(s.cfg.Dir, keysName), FS: s.fs, Wrapper: deps.Wrapper, Random: deps.Random})
+	if err != nil {
+		return err
+	}
+	return s.recoverSegments()
+}
+
+// LockFolder locks a spool's folder against other processes until the lock is closed.
+func LockFolder(fsys vfs.FS, dir string) (io.Closer, error) {
+	lock, err := fsys.Lock(fsys.PathJoin(dir, lockName))
 	if err != nil {
 		if errors.Is(err, syscall.EAGAIN) {
 			err = errors.New("stop the other process, or give this one a folder of its own")
 		}
-		return fmt.Errorf("the folder is in use: %w", err)
+		return nil, fmt.Errorf("the folder is in use: %w", err)
 	}
-	s.lock = lock
-	return s.recoverSegments()
+	return lock, nil
 }
 
 // releaseFiles closes what Open acquired. No goroutine of the spool runs.
@@ -146,6 +162,7 @@ const (
 	stateName      = "state"
 	ballastName    = "ballast"
 	quarantineName = "quarantine"
+	keysName       = keyring.FolderName
 	tempSuffix     = ".tmp"
 )
 
@@ -291,14 +308,25 @@ func (s *Spool) Used() (bytes, limit int64) {
 
 // addLoss counts a loss. If the records were unclaimed, they are gone from the backlog. The mutex is held.
 func (s *Spool) addLoss(l *damageLoss, a Amount, unclaimed bool) {
+	reason := Damaged
+	if errors.Is(l.Err, keyring.ErrDeleted) {
+		reason = KeyDeleted
+	}
 	if unclaimed && l.Records > 0 {
-		s.mu.noteGone(l.Category, Damaged, Amount{Records: l.Records, Messages: l.Messages, Bytes: l.Bytes})
+		s.mu.noteGone(l.Category, reason, Amount{Records: l.Records, Messages: l.Messages, Bytes: l.Bytes})
+	}
+	if reason == KeyDeleted {
+		s.metrics.dropped.add(a)
+		return
 	}
 	s.metrics.lost.add(a)
 	s.metrics.damage.Inc()
 }
 
 func (s *Spool) logLoss(l damageLoss) {
+	if errors.Is(l.Err, keyring.ErrDeleted) {
+		return // it was asked for, and is counted
+	}
 	s.logger.Error("damaged range in a segment", "segment", l.Segment, "from", l.From, "to", l.To, "records", l.Records,
 		"category", l.Category, "quarantine", l.QuarantineFile, "error", l.Err)
 }

@@ -40,7 +40,7 @@ func backlog(tb testing.TB, dir string, segments, records, categories int, segme
 		if err != nil {
 			tb.Fatal(err)
 		}
-		header := layout.AppendSegmentHeader(nil, &layout.SegmentHeader{SegmentID: id})
+		header := layout.AppendSegmentHeader(nil, &layout.SegmentHeader{SegmentID: id}, false)
 		if _, err := file.WriteAt(header, 0); err != nil {
 			tb.Fatal(err)
 		}

@@ -52,7 +52,7 @@ type CategorySums struct {
 	Oldest time.Time
 }
 
-// GoneRecords counts unclaimed records that left the backlog of a category: dropped for the reason given to Drop, or Damaged.
+// GoneRecords counts unclaimed records that left the backlog of a category: dropped for the reason given to Drop, Damaged, or KeyDeleted.
 type GoneRecords struct {
 	Category string // empty: unknown
 	Reason   string
@@ -61,6 +61,9 @@ type GoneRecords struct {
 
 // Damaged is the reason of records that are gone because their files are damaged.
 const Damaged = "damaged"
+
+// KeyDeleted is the reason of records that are gone because somebody deleted the key that they are encrypted with.
+const KeyDeleted = "key_deleted"
 
 // damageLoss is a range that recovery or a reader found damaged. It was copied to the quarantine, and is counted and logged.
 type damageLoss struct {

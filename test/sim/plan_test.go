@@ -50,6 +50,8 @@ type processPlan struct {
 	// Offset is how far the clock of the host is ahead at first, Drift how much too fast it is, in millionths.
 	Offset time.Duration `json:",omitempty"`
 	Drift  float64       `json:",omitempty"`
+	// Keys is whether it has something that wraps keys. An agent then has a spool on its disk.
+	Keys bool `json:",omitempty"`
 }
 
 // categoryPlan is a category of the workload.
@@ -66,6 +68,8 @@ type categoryPlan struct {
 	Keys *keysPlan `json:",omitempty"`
 	// Quotas are those that it has until everything is healed; nil for none.
 	Quotas *quotaPlan `json:",omitempty"`
+	// Encrypted: its payloads are encrypted before they leave the batcher.
+	Encrypted bool `json:",omitempty"`
 }
 
 // writerPlan is a producer on a host of its own, which writes to one shard of a category.
@@ -250,6 +254,7 @@ func drawPlan(seed uint64, length time.Duration, always string) plan {
 	p.Busy = rand.New(rand.NewPCG(seed, 10)).IntN(6) == 0 || isDrawn(always, drawBusy)
 	p.drawTight(rand.New(rand.NewPCG(seed, 11)))
 	p.drawPaces(rand.New(rand.NewPCG(seed, 8)))
+	p.drawEncryption(rand.New(rand.NewPCG(seed, 81)), isDrawn(always, drawEncrypted))
 	slices.SortStableFunc(p.Faults, func(a, b faultPlan) int { return cmp.Compare(a.At, b.At) })
 	return p
 }
@@ -282,7 +287,7 @@ func (p *plan) drawPaces(rng *rand.Rand) {
 }
 
 // forcedKinds can be drawn in every seed.
-var forcedKinds = []string{faultLostDisk, faultLostControl, faultClock, faultGrow, growSpooled, faultSplit, drawBusy, drawNodes, drawHour}
+var forcedKinds = []string{faultLostDisk, faultLostControl, faultClock, faultGrow, growSpooled, faultSplit, drawBusy, drawNodes, drawHour, drawEncrypted}
 
 // isDrawn reports whether a list of kinds, with commas between, has one.
 func isDrawn(kinds, kind string) bool { return slices.Contains(strings.Split(kinds, ","), kind) }

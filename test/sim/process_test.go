@@ -69,8 +69,8 @@ func (p *process) config() app.Config {
 	if c.Has(app.Scribed) && !c.Has(app.WriteProxy) {
 		c.Upstream = p.w.upstream()
 	}
-	if p.plan.Spool {
-		c.Scribed.Spool.Dir = "/data/spool"
+	if p.plan.isAgent() && p.hasSpool() {
+		c.Scribed.Spool.Dir = agentSpool
 	}
 	c.MetadataCache = 8 << 20
 	c.ReadProxy.CacheBytes = 8 << 20
@@ -83,6 +83,9 @@ func (p *process) config() app.Config {
 	c.Retention.BoundaryStep, c.Retention.Adopt = 30*time.Second, p.adopt
 	if p.w.plan.Tight {
 		c.Batcher.MemoryBytes, c.WriteProxy.MemoryBytes, c.Scribed.MemoryBytes = 8<<20, 8<<20, 8<<20
+	}
+	if p.plan.Keys {
+		c.Blobs.KeyFile = "keys" // openWrapper does not read it
 	}
 	if p.w.plan.Busy {
 		c.WriteProxy.MicroShardBytes = 1 << 10
@@ -153,11 +156,12 @@ func (p *process) beginLifeLocked() (context.Context, *life, app.Host) {
 		Dial: func(ctx context.Context, _, address string) (net.Conn, error) {
 			return p.w.net.dial(ctx, p.host, address, l.gate)
 		},
-		FS:        p.disk.mount(),
-		Now:       p.clock.now,
-		OpenBlobs: func(context.Context, app.Config) (blob.Store, error) { return l.access, nil },
-		Random:    p.w.randomOf(name),
-		CPUTime:   func() time.Duration { return 0 },
+		FS:          p.disk.mount(),
+		Now:         p.clock.now,
+		OpenBlobs:   func(context.Context, app.Config) (blob.Store, error) { return l.access, nil },
+		OpenWrapper: p.openWrapper,
+		Random:      p.w.randomOf(name),
+		CPUTime:     func() time.Duration { return 0 },
 	}
 	if p.plan.Node {
 		host.Replication = p.w.etcd.replication(p.host, l.gate)

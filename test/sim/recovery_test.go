@@ -338,11 +338,7 @@ func (w *world) noteUncertain(key string) error {
 		e := &footer.Entries[i]
 		w.note("uncertain %s: run %x build %d, %s %v LSN %d epoch %d from %d, predicted %v, sequences %v", key, footer.History.Run, footer.History.Build,
 			e.Category, e.Shard, e.LSN, e.Epoch, e.Start, e.Predicted, e.Pointer.Sequences)
-		stored, err := layout.ReadBlock(ctx, w.store.blobs, &e.Pointer)
-		if err != nil {
-			return err
-		}
-		block, err := layout.Decompress(nil, e.Pointer.Codec, stored, int(e.Pointer.BlockRawLen))
+		block, err := w.readBlock(ctx, &e.Pointer)
 		if err != nil {
 			return err
 		}

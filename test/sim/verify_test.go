@@ -72,6 +72,7 @@ func (w *world) verifyStores() {
 	w.verifyLogs(before, after)
 	w.verifyBlobs(after)
 	w.verifyFooters(after)
+	w.verifyEncryption()
 }
 
 // hops are how roles account for what they took in: the sum of what was accepted is the sum of outcomes and of what is held.
@@ -169,7 +170,7 @@ func (w *world) checkBounds(p *process, m program.Metrics) (complete bool) {
 }
 
 // hasSpool reports whether the process's agent has a disk buffer.
-func (p *process) hasSpool() bool { return p.plan.Spool || len(p.plan.Roles) > 1 }
+func (p *process) hasSpool() bool { return p.plan.Spool || p.plan.Keys || !p.plan.isAgent() }
 
 // boundsEvery is how often processes are asked for their gauges, whatever befalls them.
 const boundsEvery = 30 * time.Second

@@ -308,7 +308,7 @@ func createCategory(control rpc.ControlService, x *categoryPlan) error {
 		Delivery:   scribev1.Delivery(scribev1.Delivery_value["DELIVERY_"+strings.ToUpper(x.Delivery)]),
 		Repeatable: scribev1.Repeatability(scribev1.Repeatability_value["REPEATABILITY_"+strings.ToUpper(x.Order)]),
 	}
-	category.Schema = x.schema()
+	category.Schema, category.Encrypted = x.schema(), x.Encrypted
 	if x.Retention > 0 {
 		category.Retention = durationpb.New(x.Retention)
 	}

@@ -45,6 +45,9 @@ func (c *Config) inputsDir() string {
 	return ""
 }
 
+// DeadLetters is the folder of dead letters in that of the disk buffer.
+const DeadLetters = "deadletters"
+
 // reportLosses is how often an agent tells readers what it had to drop.
 const reportLosses = 5 * time.Second
 
@@ -59,7 +62,7 @@ func (c *Config) scribedConfig() scribed.Config {
 	}
 	disk, letters := *s.Spool, *s.DeadLetter
 	disk.UnsyncedBytes, disk.IndexBytes = min(disk.UnsyncedBytes, s.MemoryBytes/4), min(disk.IndexBytes, s.MemoryBytes/8)
-	disk.Dir, letters.Dir = dir, filepath.Join(dir, "deadletters")
+	disk.Dir, letters.Dir = dir, filepath.Join(dir, DeadLetters)
 	s.Spool, s.DeadLetter = &disk, &letters
 	if letters.MaxBytes == 0 {
 		s.DeadLetter = nil
@@ -109,8 +112,12 @@ func (a *App) startScribed(context.Context) error {
 		(&rpc.Services{Logger: a.log, Write: a.parts.writeProxy, Admit: a.parts.writeProxy.Admit}).Register(a.loopMux)
 		upstream = rpc.NewWriteClient(a.parts.loopback, loopbackURL)
 	}
+	wrapper, err := a.opts.Host.openWrapper(&a.cfg, "agent")
+	if err != nil {
+		return err
+	}
 	agent, err := scribed.New(a.cfg.scribedConfig(), scribed.Deps{
-		Upstream: upstream, Host: hostName(), Agent: a.id, Random: a.opts.Host.Random.Named("agent"), FS: a.opts.Host.FS, Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
+		Wrapper: wrapper, Upstream: upstream, Host: hostName(), Agent: a.id, Random: a.opts.Host.Random.Named("agent"), FS: a.opts.Host.FS, Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/url"
 
+	"scribe/internal/base/entropy"
 	"scribe/storage/blob"
 	"scribe/storage/blob/encryption"
 	"scribe/storage/blob/file"
@@ -15,15 +16,29 @@ import (
 
 // OpenKeys returns the keys that lie in a store of a configuration, for its encrypted categories. The name is that of their source of random numbers.
 func OpenKeys(c *Config, store blob.Store, host Host, log *slog.Logger, name string) (*encryption.Keys, error) {
-	cfg := encryption.Config{Store: store, Logger: log, Clock: host.Now, Random: host.Random.Named(name)}
-	if path := c.Blobs.KeyFile; path != "" {
-		file := encryption.KeyFile{Path: path, Random: host.Random.Named("key file of " + name)}
-		if err := file.Check(); err != nil {
-			return nil, fmt.Errorf("--encryption-key-file: %w", err)
-		}
-		cfg.Wrapper = file
+	host = host.withDefaults()
+	wrapper, err := host.openWrapper(c, name)
+	if err != nil {
+		return nil, err
 	}
-	return encryption.NewKeys(cfg)
+	return encryption.NewKeys(encryption.Config{Store: store, Wrapper: wrapper, Logger: log, Clock: host.Now, Random: host.Random.Named(name)})
+}
+
+// openWrapper returns what wraps keys; nil if the configuration names none.
+func (h Host) openWrapper(c *Config, name string) (encryption.Wrapper, error) {
+	if c.Blobs.KeyFile == "" {
+		return nil, nil
+	}
+	return h.OpenWrapper(c.Blobs.KeyFile, h.Random.Named("key file of "+name))
+}
+
+// OpenWrapper returns the keys of a file, which it checks.
+func OpenWrapper(path string, random *entropy.Source) (encryption.Wrapper, error) {
+	file := encryption.KeyFile{Path: path, Random: random}
+	if err := file.Check(); err != nil {
+		return nil, fmt.Errorf("--encryption-key-file: %w", err)
+	}
+	return file, nil
 }
 
 // openKeys opens the keys of a store, and closes them before the store.

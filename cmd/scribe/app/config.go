@@ -130,8 +130,9 @@ type BlobConfig struct {
 	Path string `yaml:"path" flag:"blob-path,up,serve,blobs" help:"folder of a file store (default: blobs in the data folder)"`
 	// S3 is the store of kind s3.
 	S3 S3Config `yaml:"s3"`
-	// KeyFile has the keys that wrap those of encrypted categories (docs/format/encryption.md); empty = encrypted categories can't be written or read.
-	KeyFile string `yaml:"key_file" flag:"encryption-key-file,up,serve,blobs" help:"file with the keys that wrap those of encrypted categories, the same at all batchers and read proxies; scribe key new makes one"`
+	// KeyFile has the keys that wrap those of encrypted categories (docs/format/encryption.md), and those of an agent's disk buffer (docs/format/spool.md); empty =
+	// encrypted categories can't be written or read, and a disk buffer is not encrypted.
+	KeyFile string `yaml:"key_file" flag:"encryption-key-file,up,serve,agent,blobs" help:"file with the keys that wrap those of encrypted categories, the same at all batchers and read proxies, and of an agent's disk buffer, its own; scribe key new makes one"`
 }
 
 // S3Config names a bucket of an S3-compatible store.

@@ -10,6 +10,7 @@ import (
 	"scribe/internal/base/entropy"
 	"scribe/internal/transport/rpc"
 	"scribe/storage/blob"
+	"scribe/storage/blob/encryption"
 	"scribe/storage/kv"
 	"scribe/storage/metalog/journal"
 )
@@ -24,6 +25,8 @@ type Host struct {
 	FS vfs.FS
 	// OpenBlobs opens the store of payloads that a configuration names.
 	OpenBlobs func(ctx context.Context, c Config) (blob.Store, error)
+	// OpenWrapper returns what wraps keys, by the path of a key file. The source of random numbers draws nonces.
+	OpenWrapper func(path string, random *entropy.Source) (encryption.Wrapper, error)
 	// Replication is what a cell with replicated metadata shares in place of its etcd. A node then has no member of etcd, and does not serve
 	// NodeService.
 	Replication *Replication
@@ -61,6 +64,9 @@ func (h Host) withDefaults() Host {
 	}
 	if h.OpenBlobs == nil {
 		h.OpenBlobs = OpenBlobs
+	}
+	if h.OpenWrapper == nil {
+		h.OpenWrapper = OpenWrapper
 	}
 	if h.Now == nil {
 		h.Now = time.Now

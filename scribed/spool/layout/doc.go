@@ -17,12 +17,25 @@ var (
 	ErrVersion = errors.New("written by a newer version of the program")
 )
 
-// Version is the version of every structure that this package writes.
-const Version = 1
+const (
+	// Version is the version of every structure that this package writes, but for those of segments with encrypted records.
+	Version = 1
+	// VersionEncrypted is that of headers and footers of segments that may have encrypted records, so that a program that does not know them
+	// refuses the folder instead of taking them for damaged.
+	VersionEncrypted = 2
+)
 
 // appendVersion appends the beginning of a structure: its magic and the version.
-func appendVersion(dst []byte, magic string) []byte {
-	return binary.LittleEndian.AppendUint32(append(dst, magic...), Version)
+func appendVersion(dst []byte, magic string, version uint32) []byte {
+	return binary.LittleEndian.AppendUint32(append(dst, magic...), version)
+}
+
+// segmentVersion returns the version of a segment's header and footer.
+func segmentVersion(encrypted bool) uint32 {
+	if encrypted {
+		return VersionEncrypted
+	}
+	return Version
 }
 
 // appendFixed appends a value of fixed size: an integer, or a struct of such values. Its blank fields are zeros.

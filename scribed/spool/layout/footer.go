@@ -26,6 +26,17 @@ type IndexEntry struct {
 	Offset   uint32 // in the file
 	Size     uint32 // without padding
 	Messages uint32
+	// Encrypted: the record's data is.
+	Encrypted bool
+}
+
+// FrameBytes returns the length of the record's frame, which is that of its data unless it is encrypted.
+func (e *IndexEntry) FrameBytes(category string) int64 {
+	n := int64(e.Size) - RecordSize(len(category), 0)
+	if e.Encrypted {
+		n -= EncryptionOverhead
+	}
+	return n
 }
 
 // FooterCategory is a category in a footer's table.
@@ -37,7 +48,7 @@ type FooterCategory struct {
 // IndexSummary sums up a category's records in a segment, and says where their index is, as it is encoded in a footer's table.
 type IndexSummary struct {
 	Records               uint32
-	Messages, Bytes       uint64 // Bytes of data
+	Messages, Bytes       uint64 // Bytes of frames
 	FirstTime, LastTime   int64  // the least and the largest
 	FirstPosition         Position
 	LastPosition          Position
@@ -58,7 +69,7 @@ func (s *IndexSummary) AddEntry(name string, e *IndexEntry) {
 	s.FirstTime, s.LastTime, s.LastPosition = min(s.FirstTime, e.Time), max(s.LastTime, e.Time), e.Position
 	s.Records++
 	s.Messages += uint64(e.Messages)
-	s.Bytes += uint64(int64(e.Size) - RecordSize(len(name), 0))
+	s.Bytes += uint64(e.FrameBytes(name))
 }
 
 // Footer is the footer of a sealed segment, without the indexes.
@@ -67,7 +78,9 @@ type Footer struct {
 	// DataEnd is where the records end, Offset where the footer begins.
 	DataEnd, Offset int64
 	// Sum is the trailer's checksum, which covers the whole footer through the checksums in it. It distinguishes footers.
-	Sum        uint32
+	Sum uint32
+	// Encrypted: the segment may have encrypted records, which its indexes tell from others.
+	Encrypted  bool
 	Categories []FooterCategory
 }
 
@@ -87,7 +100,7 @@ func AppendFooter(dst []byte, f *Footer, entries func(i int) []IndexEntry) []byt
 	for i := range f.Categories {
 		c := &f.Categories[i]
 		at := len(dst)
-		dst = appendIndex(dst, f.SegmentID, entries(i))
+		dst = appendIndex(dst, f, entries(i))
 		c.IndexOffset, c.IndexLen, c.IndexCRC = uint32(at-start), uint32(len(dst)-at), Checksum(dst[at:])
 	}
 	table := len(dst)
@@ -95,7 +108,7 @@ func AppendFooter(dst []byte, f *Footer, entries func(i int) []IndexEntry) []byt
 		dst = appendCategory(dst, &f.Categories[i])
 	}
 	at := len(dst)
-	dst = appendFixed(appendVersion(dst, trailerMagic), &footerTrailer{
+	dst = appendFixed(appendVersion(dst, trailerMagic, segmentVersion(f.Encrypted)), &footerTrailer{
 		SegmentID: f.SegmentID, Categories: uint32(len(f.Categories)), DataEnd: f.DataEnd, Offset: f.Offset,
 		Table: f.Offset + int64(table-start), TableLen: uint32(at - table), TableCRC: Checksum(dst[table:]),
 	})
@@ -104,12 +117,19 @@ func AppendFooter(dst []byte, f *Footer, entries func(i int) []IndexEntry) []byt
 	return append(dst, trailerEnd...)
 }
 
-func appendIndex(dst []byte, id SegmentID, entries []IndexEntry) []byte {
-	offset, distance, time := int64(0), int64(At(id.First, 0)), int64(0)
+func appendIndex(dst []byte, f *Footer, entries []IndexEntry) []byte {
+	offset, distance, time := int64(0), int64(At(f.First, 0)), int64(0)
 	for i := range entries {
 		e := &entries[i]
+		size := uint64(e.Size)
+		if f.Encrypted {
+			size <<= 1
+			if e.Encrypted {
+				size |= 1
+			}
+		}
 		dst = binary.AppendUvarint(dst, uint64(int64(e.Offset)-offset)/Align)
-		dst = binary.AppendUvarint(dst, uint64(e.Size))
+		dst = binary.AppendUvarint(dst, size)
 		dst = binary.AppendUvarint(dst, uint64(e.Messages))
 		dst = binary.AppendVarint(dst, e.Time-time)
 		d := int64(e.Position) - int64(e.Offset)
@@ -191,14 +211,14 @@ func parseTrailer(b []byte, size int64, id SegmentID) (f *Footer, t footerTraile
 		return nil, t, ErrNoFooter
 	case Checksum(b[:56]) != sum:
 		return nil, t, fmt.Errorf("%w: the checksum of the footer's trailer does not match", ErrDamaged)
-	case v != Version:
-		return nil, t, fmt.Errorf("footer of version %d, known is %d: %w", v, Version, ErrVersion)
+	case v != Version && v != VersionEncrypted:
+		return nil, t, fmt.Errorf("footer of version %d, known are up to %d: %w", v, VersionEncrypted, ErrVersion)
 	case t.SegmentID != id:
 		return nil, t, fmt.Errorf("%w: the footer says %s, the file is called %s", ErrDamaged, t.Name(), id.Name())
 	case t.DataEnd < SegmentHeaderLen || t.Offset < t.DataEnd || t.Table < t.Offset || t.Table > size || t.Table+int64(t.TableLen) != size-TrailerLen:
 		return nil, t, fmt.Errorf("%w: the footer's trailer breaks a limit", ErrDamaged)
 	}
-	return &Footer{SegmentID: id, DataEnd: t.DataEnd, Offset: t.Offset, Sum: sum}, t, nil
+	return &Footer{SegmentID: id, DataEnd: t.DataEnd, Offset: t.Offset, Sum: sum, Encrypted: v == VersionEncrypted}, t, nil
 }
 
 func (f *Footer) parseTable(b []byte, count int, indexes int64) error {
@@ -257,11 +277,16 @@ func ParseIndex(b []byte, f *Footer, c *FooterCategory) ([]IndexEntry, error) {
 	offset, distance, time := uint64(0), int64(At(f.First, 0)), int64(0)
 	for i := range entries {
 		var v [5]int64
+		encrypted := false
 		for j := range v {
 			var n int
 			if j < 3 {
 				var u uint64
-				if u, n = binary.Uvarint(b); u > 1<<32-1 {
+				u, n = binary.Uvarint(b)
+				if j == 1 && f.Encrypted {
+					encrypted, u = u&1 == 1, u>>1
+				}
+				if u > 1<<32-1 {
 					return nil, bad("breaks a limit")
 				}
 				v[j] = int64(u)
@@ -276,8 +301,8 @@ func ParseIndex(b []byte, f *Footer, c *FooterCategory) ([]IndexEntry, error) {
 		offset += uint64(v[0]) * Align
 		distance += v[4]
 		time += v[3]
-		e := IndexEntry{Position: Position(distance + int64(offset)), Time: time, Offset: uint32(offset), Size: uint32(v[1]), Messages: uint32(v[2])}
-		if offset < SegmentHeaderLen || int64(offset)+v[1] > f.DataEnd || v[1] < RecordSize(len(c.Name), 0) || !f.Contains(e.Position) ||
+		e := IndexEntry{Position: Position(distance + int64(offset)), Time: time, Offset: uint32(offset), Size: uint32(v[1]), Messages: uint32(v[2]), Encrypted: encrypted}
+		if offset < SegmentHeaderLen || int64(offset)+v[1] > f.DataEnd || e.FrameBytes(c.Name) < 0 || !f.Contains(e.Position) ||
 			i > 0 && (v[0] == 0 || e.Position <= entries[i-1].Position) {
 			return nil, bad("breaks a limit")
 		}

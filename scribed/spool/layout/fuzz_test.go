@@ -10,9 +10,11 @@ import (
 // Each decoder takes any bytes without a panic, allocates no more than they justify, and what it takes it writes again as it was.
 
 func FuzzRecordHeader(f *testing.F) {
-	headers, data := sampleRecords()
-	for i := range headers {
-		f.Add(append(AppendRecordHeader(nil, &headers[i]), data[i]...))
+	for _, encrypted := range []bool{false, true} {
+		headers, data := sampleRecords(encrypted)
+		for i := range headers {
+			f.Add(append(AppendRecordHeader(nil, &headers[i]), data[i]...))
+		}
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h, err := ParseRecordHeader(b)
@@ -30,9 +32,11 @@ func FuzzRecordHeader(f *testing.F) {
 
 func FuzzScanSegment(f *testing.F) {
 	for _, sealed := range []bool{true, false} {
-		_, b := sampleSegment(sealed)
-		f.Add(b, uint32(1))
-		f.Add(b, uint32(2))
+		for _, encrypted := range []bool{false, true} {
+			_, b := sampleSegment(sealed, encrypted)
+			f.Add(b, uint32(1))
+			f.Add(b, uint32(2))
+		}
 	}
 	f.Fuzz(func(t *testing.T, b []byte, generation uint32) {
 		end, last := int64(0), Position(0)
@@ -49,8 +53,10 @@ func FuzzScanSegment(f *testing.F) {
 }
 
 func FuzzFooter(f *testing.F) {
-	_, b := sampleSegment(true)
-	f.Add(b)
+	for _, encrypted := range []bool{false, true} {
+		_, b := sampleSegment(true, encrypted)
+		f.Add(b)
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		id := SegmentID{7, 7, 1}
 		r := bytes.NewReader(b)
@@ -70,7 +76,7 @@ func FuzzFooter(f *testing.F) {
 
 // FuzzFooterTable and those below give bytes the checksums that they should have, to get behind them.
 func FuzzFooterTable(f *testing.F) {
-	_, b := sampleSegment(true)
+	_, b := sampleSegment(true, false)
 	footer, err := ReadFooter(bytes.NewReader(b), int64(len(b)), SegmentID{7, 7, 1})
 	if err != nil {
 		f.Fatal(err)
@@ -96,20 +102,29 @@ func FuzzFooterTable(f *testing.F) {
 }
 
 func FuzzIndex(f *testing.F) {
-	headers, _ := sampleRecords()
-	var entries []IndexEntry
-	for _, h := range headers {
-		entries = append(entries, IndexEntry{Position: h.Position, Time: h.Time, Offset: h.Position.Offset(), Size: uint32(h.Size()), Messages: h.Messages})
-	}
 	id := SegmentID{7, 7, 1}
-	f.Add(appendIndex(nil, id, entries), uint32(len(entries)))
-	f.Fuzz(func(t *testing.T, b []byte, records uint32) {
-		footer := &Footer{SegmentID: id, DataEnd: 1 << 20}
+	for _, encrypted := range []bool{false, true} {
+		headers, _ := sampleRecords(encrypted)
+		var entries []IndexEntry
+		for _, h := range headers {
+			entries = append(entries, IndexEntry{
+				Position: h.Position, Time: h.Time, Offset: h.Position.Offset(), Size: uint32(h.Size()), Messages: h.Messages, Encrypted: h.Encrypted,
+			})
+		}
+		f.Add(appendIndex(nil, &Footer{SegmentID: id, Encrypted: encrypted}, entries), uint32(len(entries)), encrypted)
+	}
+	f.Fuzz(func(t *testing.T, b []byte, records uint32, encrypted bool) {
+		footer := &Footer{SegmentID: id, DataEnd: 1 << 20, Encrypted: encrypted}
 		c := &FooterCategory{Name: "b", IndexSummary: IndexSummary{Records: records, IndexCRC: Checksum(b)}}
 		entries, err := ParseIndex(b, footer, c)
 		for i := 1; i < len(entries); i++ {
 			if entries[i].Position <= entries[i-1].Position || entries[i].Offset <= entries[i-1].Offset {
 				t.Errorf("out of order: %+v, %v", entries, err)
+			}
+		}
+		for i := range entries {
+			if entries[i].Encrypted && !encrypted || entries[i].FrameBytes("b") < 0 {
+				t.Errorf("entry %+v", entries[i])
 			}
 		}
 	})

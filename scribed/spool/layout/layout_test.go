@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -15,15 +16,19 @@ import (
 
 var rewriteGolden = flag.Bool("rewrite-golden", false, "write the golden files of the current version")
 
-// sampleRecords are the records of the golden segment, with their data.
-func sampleRecords() ([]RecordHeader, [][]byte) {
+// sampleRecords are the records of the golden segment, with their data. Every other one may be encrypted: the format does not look into it.
+func sampleRecords(encrypted bool) ([]RecordHeader, [][]byte) {
 	var headers []RecordHeader
 	data := [][]byte{[]byte("hello"), {}, bytes.Repeat([]byte{0xab}, 100), []byte("\x8aSPR looks like a record, and is none")}
 	at := uint32(SegmentHeaderLen)
 	for i, d := range data {
+		if encrypted && i%2 == 0 {
+			d = append(bytes.Repeat([]byte{0xee}, EncryptionOverhead), d...)
+			data[i] = d
+		}
 		h := RecordHeader{
 			Category: []string{"access", "b"}[i%2], DataLen: uint32(len(d)), Messages: uint32(i), Position: At(7, at), Time: 1_700_000_000_000_000 + int64(i),
-			DataCRC: Checksum(d),
+			DataCRC: Checksum(d), Encrypted: encrypted && i%2 == 0,
 		}
 		if i > 2 {
 			h.Durable = uint32(SegmentHeaderLen)
@@ -35,18 +40,18 @@ func sampleRecords() ([]RecordHeader, [][]byte) {
 }
 
 // sampleSegment is the golden segment.
-func sampleSegment(sealed bool) (SegmentID, []byte) {
+func sampleSegment(sealed, encrypted bool) (SegmentID, []byte) {
 	id := SegmentID{First: 7, Last: 7, Generation: 1}
-	b := AppendSegmentHeader(nil, &SegmentHeader{SegmentID: id, Created: 1_700_000_000_000_000})
+	b := AppendSegmentHeader(nil, &SegmentHeader{SegmentID: id, Created: 1_700_000_000_000_000}, encrypted)
 	entries := map[string][]IndexEntry{}
-	headers, data := sampleRecords()
+	headers, data := sampleRecords(encrypted)
 	for i, h := range headers {
-		entries[h.Category] = append(entries[h.Category], IndexEntry{Position: h.Position, Time: h.Time, Offset: uint32(len(b)), Size: uint32(h.Size()), Messages: h.Messages})
+		entries[h.Category] = append(entries[h.Category], IndexEntry{Position: h.Position, Time: h.Time, Offset: uint32(len(b)), Size: uint32(h.Size()), Messages: h.Messages, Encrypted: h.Encrypted})
 		b = append(AppendRecordHeader(b, &h), data[i]...)
 		b = append(b, make([]byte, Padded(int64(len(b)))-int64(len(b)))...)
 	}
 	if sealed {
-		f := &Footer{SegmentID: id, DataEnd: int64(len(b)), Offset: int64(len(b))}
+		f := &Footer{SegmentID: id, DataEnd: int64(len(b)), Offset: int64(len(b)), Encrypted: encrypted}
 		for _, name := range []string{"access", "b"} {
 			f.Categories = append(f.Categories, NewCategory(name, entries[name]))
 		}
@@ -82,12 +87,17 @@ func sampleStateFile() []byte {
 	return b
 }
 
-// TestGolden reads files of every version, and writes the newest as it was.
+// TestGolden reads files of every version, and writes each as it was.
 func TestGolden(t *testing.T) {
-	_, sealed := sampleSegment(true)
-	_, open := sampleSegment(false)
-	for name, want := range map[string][]byte{"sealed.segment": sealed, "unsealed.segment": open, "state": sampleStateFile()} {
-		path := filepath.Join("testdata", "golden", "v1", name)
+	_, sealed := sampleSegment(true, false)
+	_, open := sampleSegment(false, false)
+	_, sealedEncrypted := sampleSegment(true, true)
+	_, openEncrypted := sampleSegment(false, true)
+	for name, want := range map[string][]byte{
+		"v1/sealed.segment": sealed, "v1/unsealed.segment": open, "v1/state": sampleStateFile(),
+		"v2/sealed.segment": sealedEncrypted, "v2/unsealed.segment": openEncrypted,
+	} {
+		path := filepath.Join("testdata", "golden", filepath.FromSlash(name))
 		if *rewriteGolden {
 			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 				t.Fatal(err)
@@ -101,8 +111,9 @@ func TestGolden(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(got, want) {
-			t.Errorf("%s: version 1 is written in another way", name)
+			t.Errorf("%s is written in another way", name)
 		}
+		version, name, _ := strings.Cut(name, "/")
 		if name == "state" {
 			st, err := ReadState(bytes.NewReader(got))
 			if err != nil || len(st.Damage) > 0 || !reflect.DeepEqual(st.State, sampleState()) || st.Slot != MinStateSlot {
@@ -110,13 +121,13 @@ func TestGolden(t *testing.T) {
 			}
 			continue
 		}
-		readSegment(t, got, name == "sealed.segment")
+		readSegment(t, got, name == "sealed.segment", version == "v2")
 	}
 }
 
-func readSegment(t *testing.T, b []byte, sealed bool) {
+func readSegment(t *testing.T, b []byte, sealed, encrypted bool) {
 	t.Helper()
-	headers, data := sampleRecords()
+	headers, data := sampleRecords(encrypted)
 	id := SegmentID{7, 7, 1}
 	i := 0
 	scan, err := ScanSegment(bytes.NewReader(b), int64(len(b)), id, func(rec *ScannedRecord) {
@@ -136,7 +147,7 @@ func readSegment(t *testing.T, b []byte, sealed bool) {
 		}
 		return
 	}
-	if err != nil || len(f.Categories) != 2 || f.DataEnd != scan.End {
+	if err != nil || len(f.Categories) != 2 || f.DataEnd != scan.End || f.Encrypted != encrypted {
 		t.Fatalf("%+v, %v", f, err)
 	}
 	for k := range f.Categories {
@@ -146,8 +157,16 @@ func readSegment(t *testing.T, b []byte, sealed bool) {
 			t.Fatalf("%s: %d entries, %v", c.Name, len(entries), err)
 		}
 		for j, e := range entries {
-			if h := headers[2*j+k]; e.Position != h.Position || e.Time != h.Time || int64(e.Size) != h.Size() || e.Messages != h.Messages || e.Offset != h.Position.Offset() {
+			h := headers[2*j+k]
+			if e.Position != h.Position || e.Time != h.Time || int64(e.Size) != h.Size() || e.Messages != h.Messages || e.Offset != h.Position.Offset() || e.Encrypted != h.Encrypted {
 				t.Errorf("%s: entry %d is %+v, the record %+v", c.Name, j, e, h)
+			}
+			frame := int64(h.DataLen)
+			if h.Encrypted {
+				frame -= EncryptionOverhead
+			}
+			if e.FrameBytes(c.Name) != frame {
+				t.Errorf("%s: the frame of entry %d has %d bytes, want %d", c.Name, j, e.FrameBytes(c.Name), frame)
 			}
 		}
 	}
@@ -173,7 +192,13 @@ func TestSegmentName(t *testing.T) {
 
 // TestEveryByte flips each byte of the structures: none is taken for what was written.
 func TestEveryByte(t *testing.T) {
-	headers, _ := sampleRecords()
+	for _, encrypted := range []bool{false, true} {
+		testEveryByte(t, encrypted)
+	}
+}
+
+func testEveryByte(t *testing.T, encrypted bool) {
+	headers, _ := sampleRecords(encrypted)
 	record := AppendRecordHeader(nil, &headers[0])
 	for i := range record {
 		b := slices.Clone(record)
@@ -182,7 +207,7 @@ func TestEveryByte(t *testing.T) {
 			t.Errorf("byte %d of a record's header: %+v", i, h)
 		}
 	}
-	id, segment := sampleSegment(true)
+	id, segment := sampleSegment(true, encrypted)
 	for i := range SegmentHeaderLen {
 		b := slices.Clone(segment)
 		b[i] ^= 0x10
@@ -218,8 +243,8 @@ func TestEveryByte(t *testing.T) {
 
 // TestResync: after damage the scan goes on with the next record, and never takes one that stands elsewhere than it was written.
 func TestResync(t *testing.T) {
-	id, b := sampleSegment(false)
-	headers, _ := sampleRecords()
+	id, b := sampleSegment(false, false)
+	headers, _ := sampleRecords(false)
 	second, third := int64(headers[1].Position.Offset()), int64(headers[2].Position.Offset())
 	scan := func(b []byte, id SegmentID) (found []Position, s *SegmentScan) {
 		t.Helper()
@@ -254,9 +279,9 @@ func TestResync(t *testing.T) {
 
 // TestNewerVersions are told from damage.
 func TestNewerVersions(t *testing.T) {
-	id, segment := sampleSegment(true)
+	id, segment := sampleSegment(true, true)
 	seal := func(b []byte, sum int) []byte {
-		b[4] = 2
+		b[4]++
 		s := Checksum(b[:sum])
 		copy(b[sum:], []byte{byte(s), byte(s >> 8), byte(s >> 16), byte(s >> 24)})
 		return b
@@ -362,4 +387,31 @@ func TestStateRoundTrip(t *testing.T) {
 			t.Fatalf("%+v is read as %+v, %v", s, got, err)
 		}
 	})
+}
+
+// TestBound: the data of an encrypted record is bound to all that its header says, but for the checksums.
+func TestBound(t *testing.T) {
+	h := RecordHeader{Category: "access", DataLen: 40, Messages: 2, Position: At(7, 64), Time: 3, Durable: 64, Encrypted: true, DataCRC: 5}
+	want := string(h.AppendBound(nil))
+	if got := AppendRecordHeader(nil, &h); want != string(got[:boundLen])+"access" {
+		t.Errorf("bound to %x, the header is %x", want, got)
+	}
+	h.DataCRC = 6
+	if got := string(h.AppendBound(nil)); got != want {
+		t.Error("bound to the checksum of the encrypted data, which is not known before")
+	}
+	for i, change := range []func(*RecordHeader){
+		func(h *RecordHeader) { h.Category = "excess" }, func(h *RecordHeader) { h.DataLen++ }, func(h *RecordHeader) { h.Messages++ },
+		func(h *RecordHeader) { h.Position++ }, func(h *RecordHeader) { h.Time++ }, func(h *RecordHeader) { h.Durable++ }, func(h *RecordHeader) { h.Encrypted = false },
+	} {
+		other := h
+		change(&other)
+		if string(other.AppendBound(nil)) == want {
+			t.Errorf("change %d: bound to the same", i)
+		}
+	}
+	h.DataLen = EncryptionOverhead - 1
+	if got, err := ParseRecordHeader(AppendRecordHeader(nil, &h)); !errors.Is(err, ErrDamaged) {
+		t.Errorf("encrypted data that is too short: %+v, %v", got, err)
+	}
 }

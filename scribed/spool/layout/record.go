@@ -17,6 +17,8 @@ const (
 	MaxCategory = 255
 	// MaxData bounds a record's data, in bytes.
 	MaxData = 1 << 30
+	// EncryptionOverhead is by how many bytes encrypted data is longer than the frame: the id of the key, the nonce and the tag.
+	EncryptionOverhead = 8 + 12 + 16
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -44,6 +46,7 @@ func (p Position) String() string { return fmt.Sprintf("%d:%d", p.Segment(), p.O
 // RecordHeader is the header of a record, before its data.
 type RecordHeader struct {
 	Category string
+	// DataLen is the length of the data as it is stored; that of an encrypted record has at least EncryptionOverhead bytes.
 	DataLen  uint32
 	Messages uint32
 	Position Position
@@ -51,7 +54,10 @@ type RecordHeader struct {
 	Time int64
 	// Durable is an offset: all bytes of the segment before it were synced when the record was written.
 	Durable uint32
+	// DataCRC is the checksum of the data as it is stored.
 	DataCRC uint32
+	// Encrypted: the data is the frame, encrypted.
+	Encrypted bool
 }
 
 // Size returns the length of the record without padding.
@@ -63,17 +69,34 @@ func RecordSize(category, data int) int64 { return RecordHeaderLen + int64(categ
 // Padded returns the length including the padding.
 func Padded(size int64) int64 { return (size + Align - 1) &^ (Align - 1) }
 
-// AppendRecordHeader appends the header and the category's name. The data, and zeros up to a multiple of Align, must follow.
-func AppendRecordHeader(dst []byte, h *RecordHeader) []byte {
-	start := len(dst)
+// boundLen is the length of the part of a header to which the data is bound if it is encrypted.
+const boundLen = 40
+
+// AppendBound appends what the data of the record is bound to if it is encrypted: the header up to the checksums, and the category's name.
+func (h *RecordHeader) AppendBound(dst []byte) []byte {
+	return append(h.appendFields(dst), h.Category...)
+}
+
+// appendFields appends the first boundLen bytes of the header.
+func (h *RecordHeader) appendFields(dst []byte) []byte {
+	encrypted := byte(0)
+	if h.Encrypted {
+		encrypted = 1
+	}
 	dst = append(dst, RecordMagic...)
-	dst = append(dst, byte(len(h.Category)), 0, 0, 0)
+	dst = append(dst, byte(len(h.Category)), encrypted, 0, 0)
 	dst = binary.LittleEndian.AppendUint32(dst, h.DataLen)
 	dst = binary.LittleEndian.AppendUint32(dst, h.Messages)
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(h.Position))
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(h.Time))
 	dst = binary.LittleEndian.AppendUint32(dst, h.Durable)
-	dst = append(dst, 0, 0, 0, 0)
+	return append(dst, 0, 0, 0, 0)
+}
+
+// AppendRecordHeader appends the header and the category's name. The data, and zeros up to a multiple of Align, must follow.
+func AppendRecordHeader(dst []byte, h *RecordHeader) []byte {
+	start := len(dst)
+	dst = h.appendFields(dst)
 	dst = binary.LittleEndian.AppendUint32(dst, h.DataCRC)
 	sum := Checksum(dst[start:])
 	at := len(dst)
@@ -107,16 +130,18 @@ func ParseRecordHeader(b []byte) (RecordHeader, error) {
 		Position: Position(binary.LittleEndian.Uint64(b[16:])),
 		Time:     int64(binary.LittleEndian.Uint64(b[24:])),
 		Durable:  binary.LittleEndian.Uint32(b[32:]),
-		DataCRC:  binary.LittleEndian.Uint32(b[40:]),
+		DataCRC:  binary.LittleEndian.Uint32(b[boundLen:]),
+
+		Encrypted: b[5] == 1,
 	}
-	if n == 0 || h.DataLen > MaxData || b[5]|b[6]|b[7] != 0 || binary.LittleEndian.Uint32(b[36:]) != 0 {
+	if n == 0 || h.DataLen > MaxData || b[5] > 1 || b[6]|b[7] != 0 || binary.LittleEndian.Uint32(b[36:]) != 0 || h.Encrypted && h.DataLen < EncryptionOverhead {
 		return RecordHeader{}, fmt.Errorf("%w: a record's header breaks a limit", ErrDamaged)
 	}
 	h.Category = string(b[RecordHeaderLen : RecordHeaderLen+n])
 	return h, nil
 }
 
-// Data checks the data of a complete record at the beginning of b, and returns it. The error wraps ErrDamaged.
+// Data checks the data of a complete record at the beginning of b, and returns it as it is stored. The error wraps ErrDamaged.
 func (h *RecordHeader) Data(b []byte) ([]byte, error) {
 	from, to := RecordHeaderLen+int64(len(h.Category)), h.Size()
 	if int64(len(b)) < to {

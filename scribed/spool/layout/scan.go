@@ -11,6 +11,8 @@ import (
 type ScannedRecord struct {
 	RecordHeader
 	Offset int64
+	// Stored is the data as it is stored, valid until the callback returns; nil if it is not valid.
+	Stored []byte
 	// Err says what is wrong with the record's data; nil when it is valid.
 	Err error
 }
@@ -20,7 +22,7 @@ func (s *ScannedRecord) End() int64 { return s.Offset + Padded(s.Size()) }
 
 // Entry returns the record's index entry.
 func (s *ScannedRecord) Entry() IndexEntry {
-	return IndexEntry{Position: s.Position, Time: s.Time, Offset: uint32(s.Offset), Size: uint32(s.Size()), Messages: s.Messages}
+	return IndexEntry{Position: s.Position, Time: s.Time, Offset: uint32(s.Offset), Size: uint32(s.Size()), Messages: s.Messages, Encrypted: s.Encrypted}
 }
 
 // FileRange is the range [From, To) of a file, in bytes.
@@ -112,7 +114,7 @@ func (s *segmentScanner) emitRecord(rec *ScannedRecord) error {
 	if err != nil {
 		return err
 	}
-	_, rec.Err = rec.Data(b)
+	rec.Stored, rec.Err = rec.Data(b)
 	s.last = rec.Position
 	s.out.End = min(rec.End(), s.w.size)
 	if s.id.Generation == 1 {

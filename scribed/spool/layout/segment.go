@@ -52,10 +52,10 @@ type SegmentHeader struct {
 	_       [28]byte
 }
 
-// AppendSegmentHeader appends the header.
-func AppendSegmentHeader(dst []byte, h *SegmentHeader) []byte {
+// AppendSegmentHeader appends the header of a segment that may have encrypted records, or has none.
+func AppendSegmentHeader(dst []byte, h *SegmentHeader, encrypted bool) []byte {
 	start := len(dst)
-	dst = appendFixed(appendVersion(dst, segmentMagic), h)
+	dst = appendFixed(appendVersion(dst, segmentMagic, segmentVersion(encrypted)), h)
 	return binary.LittleEndian.AppendUint32(dst, Checksum(dst[start:]))
 }
 
@@ -68,8 +68,8 @@ func ParseSegmentHeader(b []byte, id SegmentID) (SegmentHeader, error) {
 	if Checksum(b[:60]) != binary.LittleEndian.Uint32(b[60:]) {
 		return SegmentHeader{}, fmt.Errorf("%w: the checksum of the segment's header does not match", ErrDamaged)
 	}
-	if v := binary.LittleEndian.Uint32(b[4:]); v != Version {
-		return SegmentHeader{}, fmt.Errorf("segment of version %d, known is %d: %w", v, Version, ErrVersion)
+	if v := binary.LittleEndian.Uint32(b[4:]); v != Version && v != VersionEncrypted {
+		return SegmentHeader{}, fmt.Errorf("segment of version %d, known are up to %d: %w", v, VersionEncrypted, ErrVersion)
 	}
 	var h SegmentHeader
 	parseFixed(b[8:60], &h)

@@ -72,7 +72,7 @@ func StateFileLen(slot int64) int64 { return StateHeaderLen + 2*slot }
 // AppendStateHeader appends the header of a state file with slots of slot bytes.
 func AppendStateHeader(dst []byte, slot int64) []byte {
 	start := len(dst)
-	dst = appendVersion(dst, stateMagic)
+	dst = appendVersion(dst, stateMagic, Version)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(slot))
 	dst = binary.LittleEndian.AppendUint32(dst, Checksum(dst[start:]))
 	return append(dst, make([]byte, StateHeaderLen-16)...)
@@ -143,7 +143,7 @@ func appendSlotAll(dst []byte, s *SpoolState) []byte {
 	for i := range s.Dropped {
 		dst = appendCounted(dst, s.Dropped[i].Category, s.Dropped[i].Amount)
 	}
-	head := appendFixed(appendVersion(dst[start:start], slotMagic), &slotHeader{
+	head := appendFixed(appendVersion(dst[start:start], slotMagic, Version), &slotHeader{
 		Generation: s.Generation, BodyLen: uint32(len(dst) - body), Next: s.Next, Saved: s.Saved, BodyCRC: Checksum(dst[body:]),
 	})
 	binary.LittleEndian.AppendUint32(head, Checksum(head))

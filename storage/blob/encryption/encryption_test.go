@@ -250,6 +250,16 @@ func TestKeyFileErrors(t *testing.T) {
 			t.Errorf("the error tells the key: %v", err)
 		}
 	}
+	for mode, want := range map[os.FileMode]string{0o600: "", 0o440: "", 0o644: "(mode 0644)", 0o602: "(mode 0602)"} {
+		file := encryptiontest.KeyFile(t, "k1")
+		if err := os.Chmod(file.Path, mode); err != nil {
+			t.Fatal(err)
+		}
+		err := file.Check()
+		if (err == nil) != (want == "") || err != nil && (!errors.Is(err, encryption.ErrWrapped) || !strings.Contains(err.Error(), want)) {
+			t.Errorf("with mode %#o: %v", mode, err)
+		}
+	}
 	for _, name := range []string{"", "#k", "a b", "ä", strings.Repeat("k", 201)} {
 		if _, err := encryption.NewFileKey(name, nil); err == nil {
 			t.Errorf("a key may have the name %q", name)

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -47,7 +48,8 @@ const (
 // KeyFile is a [Wrapper] with the keys of a file: a line for each, its name and 32 bytes in base64. The first one wraps, all unwrap; so a new
 // key is put before the old ones, which stay until everything is wrapped again. Empty lines and those that begin with '#' do not count.
 //
-// The file is read for each key, which is rare; so it may change at any time, best by renaming another one to it.
+// The file is read for each key, which is rare; so it may change at any time, best by renaming another one to it. Not everybody on the machine
+// may be allowed to read it.
 type KeyFile struct {
 	Path string
 	// Random draws nonces; nil is the machine's randomness.
@@ -76,6 +78,9 @@ func (f KeyFile) readKeys() ([]fileKey, error) {
 		return nil, fmt.Errorf("%w: open the key file: %w", ErrWrapped, err)
 	}
 	defer func() { _ = file.Close() }()
+	if err := checkPermissions(file); err != nil {
+		return nil, fmt.Errorf("%w: key file %s: %w", ErrWrapped, f.Path, err)
+	}
 	text, err := io.ReadAll(io.LimitReader(file, maxKeyFile+1))
 	if err != nil {
 		return nil, fmt.Errorf("%w: read the key file: %w", ErrWrapped, err)
@@ -85,6 +90,21 @@ func (f KeyFile) readKeys() ([]fileKey, error) {
 		return nil, fmt.Errorf("%w: key file %s: %w", ErrWrapped, f.Path, err)
 	}
 	return keys, nil
+}
+
+// checkPermissions refuses a file that everybody on the machine may read or change. A group may: a container's platform gives files to one.
+func checkPermissions(file *os.File) error {
+	if runtime.GOOS == "windows" { // its permissions are not in the mode
+		return nil
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	if mode := info.Mode(); mode.IsRegular() && mode.Perm()&0o007 != 0 {
+		return fmt.Errorf("everybody on this machine may open it (mode %#o): chmod o= takes that away", mode.Perm())
+	}
+	return nil
 }
 
 // parseKeyFile reads the lines. Its errors never have any part of a key.

@@ -49,6 +49,20 @@ func ListKeys(ctx context.Context, store blob.Store, prefix string) iter.Seq2[St
 	}
 }
 
+// ListCategories returns the ids of the categories that have keys in a store, in order. It reads none.
+func ListCategories(ctx context.Context, store blob.Store) (ids []uint32, err error) {
+	objects, err := listObjects(ctx, store, Prefix)
+	if err != nil {
+		return nil, fmt.Errorf("encryption: list keys: %w", err)
+	}
+	for _, o := range objects {
+		if n := len(ids); n == 0 || ids[n-1] != o.name.category {
+			ids = append(ids, o.name.category)
+		}
+	}
+	return ids, nil
+}
+
 // DeleteKeys deletes all keys of a category: what they encrypted is unreadable from then on. Processes that have them forget them within an hour. With
 // former, it leaves the newest generation, which new blocks take.
 func DeleteKeys(ctx context.Context, store blob.Store, category uint32, former bool) (deleted int, err error) {

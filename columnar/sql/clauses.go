@@ -72,10 +72,8 @@ func (p *queryParser) parseNames() []string {
 
 // QuoteName returns a name as a query has it: in quotes if it needs them, or if it is one of some words.
 func QuoteName(name string, words ...string) string {
-	for _, w := range words {
-		if name == w {
-			return string(appendQuoted(nil, name, '"'))
-		}
+	if slices.Contains(words, name) {
+		return string(appendQuoted(nil, name, '"'))
 	}
 	return string(appendName(nil, name))
 }

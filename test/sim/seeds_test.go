@@ -472,7 +472,7 @@ const reportedLines = 100
 
 // shrinkList leaves out of a list what try does without, one after another.
 func shrinkList[T any](list []T, try func(left []T) bool) {
-	for at := len(list) - 1; at >= 0; at-- {
+	for at := range slices.Backward(list) {
 		if left := slices.Delete(slices.Clone(list), at, at+1); try(left) {
 			list = left
 		}

@@ -1,6 +1,9 @@
 package sql
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Clause is a part of a text that begins with a word.
 type Clause struct {

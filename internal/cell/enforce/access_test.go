@@ -106,7 +106,7 @@ func TestAccessIsCounted(t *testing.T) {
 			ctx, cancel := context.WithCancel(as(who))
 			_, ended := openStream(ctx, s.ReadStream, &scribev1.StreamStart{Category: "a"})
 			cancel()
-			<-ended // what the trail says counts
+			<-ended //nolint:errcheck // what the trail says counts
 		}
 	}
 	grants := []string{"alice write,read,query,group:a", "root write:*"}

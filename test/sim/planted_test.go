@@ -163,8 +163,8 @@ var plantedFaults = []plantedFault{
 	},
 	{ // a consumer resumes one message late
 		"consumer-resumes-late", "consumer/consumer.go",
-		"it.pos.lsn, it.pos.skip = it.LSN, it.ptr.Messages-left",
-		"it.pos.lsn, it.pos.skip = it.LSN, it.ptr.Messages-left+1",
+		"it.pos.lsn, it.pos.skip = it.LSN, it.Messages-left",
+		"it.pos.lsn, it.pos.skip = it.LSN, it.Messages-left+1",
 	},
 	{ // a member commits what it received and did not deliver
 		"group-commits-received", "consumer/share.go",
@@ -245,8 +245,8 @@ var plantedFaults = []plantedFault{
 	},
 	{ // a replica that leads answers reads without asking whether it still does
 		"replica-skips-barrier", "storage/metalog/pebblelog/barrier.go",
-		"	return e.replica.passBarrier(ctx)\n}",
-		"	if e.replica.leads() {\n\t\treturn nil\n\t}\n\treturn e.replica.passBarrier(ctx)\n}",
+		"	return e.replica.passBarrier(ctx, limit)\n}",
+		"	if e.replica.leads() {\n\t\treturn nil\n\t}\n\treturn e.replica.passBarrier(ctx, limit)\n}",
 	},
 	{ // a takeover from the newest head before everything up to it is applied
 		"replica-leads-behind", "storage/metalog/pebblelog/lead.go",

@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -350,12 +351,27 @@ func TestOneLook(t *testing.T) {
 
 // staleSchemas are a copy of categories that is behind the control plane's. asked counts the questions.
 type staleSchemas struct {
-	schemas
-	newest schemas
-	asked  int
+	mu          sync.Mutex // of all: streams look at the rights of their callers beside the test
+	old, newest schemas
+	asked       int
+}
+
+// set replaces the copy, and what the control plane has.
+func (s *staleSchemas) set(old, newest schemas) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.old, s.newest = old, newest
+}
+
+func (s *staleSchemas) Lookup(name string) (*scribev1.Category, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.old.Lookup(name)
 }
 
 func (s *staleSchemas) Resolve(ctx context.Context, name string) (*scribev1.Category, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.asked++
 	return s.newest.Resolve(ctx, name)
 }
@@ -363,7 +379,7 @@ func (s *staleSchemas) Resolve(ctx context.Context, name string) (*scribev1.Cate
 // TestStaleSchema: a process whose copy of a schema is old asks once before it denies, and does not serve what another process has seen in a newer schema.
 func TestStaleSchema(t *testing.T) {
 	old := schemas{"payments": categoryOf(t, "payments", "{name: region, type: string}")}
-	c := &staleSchemas{schemas: old, newest: schemas{"payments": categoryOf(t, "payments", paymentFields)}}
+	c := &staleSchemas{old: old, newest: schemas{"payments": categoryOf(t, "payments", paymentFields)}}
 	e, r := newRestricted(t, nil, map[string]string{"alice": "read:payments mask card"})
 	e.SetCategories(c)
 	inner := &restrictedPayloads{}
@@ -378,21 +394,22 @@ func TestStaleSchema(t *testing.T) {
 		t.Errorf("with an old copy: asked %d times, least version %d, %v", c.asked, inner.least, err)
 	}
 	wantReason(t, fetch(2), scribev1.Reason_REASON_NO_BACKEND) // it is on its way here
-	c.newest = old
+	c.set(old, old)
 	before := c.asked
 	wantReason(t, fetch(1), denied)
 	if c.asked != before+1 {
 		t.Errorf("asked %d times before the denial", c.asked-before)
 	}
 	// A stream whose limits can't be told any more ends with the denial.
-	c.schemas, c.newest = schemas{"payments": categoryOf(t, "payments", paymentFields)}, old
-	streams := openedStreams{category: c.schemas["payments"], started: make(chan *scribev1.StreamStart, 1)}
+	fresh := schemas{"payments": categoryOf(t, "payments", paymentFields)}
+	c.set(fresh, old)
+	streams := openedStreams{category: fresh["payments"], started: make(chan *scribev1.StreamStart, 1)}
 	messages := 0
 	err := e.Services(rpc.Services{ReadStream: streams}).ReadStream.Stream(as("alice"), func(context.Context) (*scribev1.StreamRequest, error) {
 		return &scribev1.StreamRequest{Step: &scribev1.StreamRequest_Start{Start: &scribev1.StreamStart{Category: "payments"}}}, nil
 	}, func(*scribev1.StreamResponse) error {
 		messages++
-		c.schemas = old
+		c.set(old, old)
 		return nil
 	})
 	if wantReason(t, err, denied); messages != 1 || strings.Contains(err.Error(), "card") {

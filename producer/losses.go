@@ -30,6 +30,7 @@ func newLossReporter(c *sharedCore, every time.Duration) *lossReporter {
 	}
 	l := &lossReporter{core: c, every: every, stopped: make(chan struct{})}
 	l.mu.ledger = loss.NewLedger(loss.ByProducer, c.cfg.random)
+	l.mu.ledger.NameReporter(c.cfg.hostName(), "")
 	return l
 }
 

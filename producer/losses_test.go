@@ -65,6 +65,14 @@ func TestLossesAreReported(t *testing.T) {
 				return nil
 			}}
 			opts := []producer.Option{producer.WithService(s), producer.WithMaxBufferedBytes(256 << 10), producer.WithLossReports(time.Second), producer.WithTokenFile(token)}
+			host, err := os.Hostname()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if atEnd { // and else the machine's
+				host = "host-7"
+				opts = append(opts, producer.WithHost(host))
+			}
 			p, err := producer.New("", opts...)
 			if err != nil {
 				t.Fatal(err)
@@ -87,7 +95,7 @@ func TestLossesAreReported(t *testing.T) {
 			sum := uint64(0)
 			for _, r := range told {
 				sum += r.Messages
-				if r.By != loss.ByProducer || r.Reason != string(producer.DropBufferFull) || r.AllShards || r.Bytes != 1000*r.Messages {
+				if r.By != loss.ByProducer || r.Reason != string(producer.DropBufferFull) || r.AllShards || r.Bytes != 1000*r.Messages || r.Host != host || r.Agent != "" {
 					t.Errorf("report %+v", r)
 				}
 			}

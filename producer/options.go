@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -74,6 +75,7 @@ type producerConfig struct {
 	registerer       prometheus.Registerer // may be nil
 	onSampled        func(Sampled)         // may be nil
 	reportLosses     time.Duration         // 0 = never
+	host             string                // in reports; empty = the machine's name
 	partitioner      Partitioner           // may be nil
 	categories       CategorySource        // may be nil
 	categoryRefresh  time.Duration
@@ -235,6 +237,21 @@ func WithOnAck(fn func(Acked)) Option { return func(c *producerConfig) { c.onAck
 // WithOnSampled sets a function that is called for every frame that a server left out by sampling. The rules of [WithOnDrop]
 // apply.
 func WithOnSampled(fn func(Sampled)) Option { return func(c *producerConfig) { c.onSampled = fn } }
+
+// hostName returns the name of the host in reports; empty if it is unknown.
+func (c *producerConfig) hostName() string {
+	if c.host != "" {
+		return c.host
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	return name
+}
+
+// WithHost sets the name of the host in reports of the producer ([WithLossReports]); the default is the machine's name.
+func WithHost(name string) Option { return func(c *producerConfig) { c.host = name } }
 
 // WithLossReports tells the readers of a category which messages the producer dropped ([Drop]). It writes loss reports, sums by
 // shard and reason, at most once in each interval; consumers yield them as gaps (docs/format/loss.md). A report is retried until

@@ -38,7 +38,7 @@ func appendJSON(dst, frames []byte, limit int) ([]byte, error) {
 			return nil, err
 		}
 		for d.Next(&r) {
-			dst = appendMessage(dst, &r)
+			dst = appendMessage(dst, &r, f.SampleRate)
 			if len(dst)-start > limit {
 				return nil, fmt.Errorf("%w: the JSON has more than %d bytes", columnar.ErrTooLarge, limit)
 			}
@@ -50,7 +50,8 @@ func appendJSON(dst, frames []byte, limit int) ([]byte, error) {
 	return dst, nil
 }
 
-func appendMessage(dst []byte, r *record.Record) []byte {
+// appendMessage appends a message that stands for rate messages; 0 and 1 both stand for itself alone.
+func appendMessage(dst []byte, r *record.Record, rate uint32) []byte {
 	dst = append(dst, `{"time":`...)
 	dst = strconv.AppendInt(dst, r.Time, 10)
 	if r.HasKey {
@@ -59,6 +60,9 @@ func appendMessage(dst []byte, r *record.Record) []byte {
 	dst = appendBytes(dst, `,"payload`, r.Payload)
 	if len(r.Attributes) > 0 {
 		dst = appendAttributes(dst, r.Attributes)
+	}
+	if rate > 1 {
+		dst = strconv.AppendUint(append(dst, `,"rate":`...), uint64(rate), 10)
 	}
 	return append(dst, '}', '\n')
 }

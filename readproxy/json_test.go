@@ -70,6 +70,27 @@ func TestJSONForms(t *testing.T) {
 	}
 }
 
+// A message that was kept for others says for how many.
+func TestJSONRate(t *testing.T) {
+	for rate, want := range map[uint32]string{0: "", 1: "", 2: `,"rate":2`, 1 << 31: `,"rate":2147483648`} {
+		var b record.Builder
+		if err := b.Reset(nil, record.Envelope{Category: "a", BaseTime: 5, SampleRate: rate}); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.AppendPayload([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		frames, err := b.Finish()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := appendJSON(nil, frames, 1<<20)
+		if want := `{"time":5,"payload":"x"` + want + "}\n"; err != nil || string(got) != want {
+			t.Errorf("rate %d: %s, %v, want %s", rate, got, err, want)
+		}
+	}
+}
+
 // Every message can be told from its JSON.
 func TestJSONRoundTrip(t *testing.T) {
 	type line struct {

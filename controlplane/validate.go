@@ -77,7 +77,7 @@ func setDefaults(c *scribev1.Category) {
 func checkCategory(c, before *scribev1.Category, forceSchema bool, what string) error {
 	var v request.Violations
 	checkCategoryName(&v, "name", c.GetName())
-	if name := c.GetName(); strings.HasPrefix(name, "_") && name != record.AuditCategory {
+	if name := c.GetName(); strings.HasPrefix(name, "_") && !record.IsOwnCategory(name) {
 		v.Add("name", "%q is a name for the cell's own categories: want one that begins with a letter or a digit", name)
 	}
 	v.CheckText("owner", c.GetOwner(), maxOwner)

@@ -75,6 +75,7 @@ type producerConfig struct {
 	registerer       prometheus.Registerer // may be nil
 	onSampled        func(Sampled)         // may be nil
 	reportLosses     time.Duration         // 0 = never
+	countDelivery    time.Duration         // 0 = never
 	host             string                // in reports; empty = the machine's name
 	partitioner      Partitioner           // may be nil
 	categories       CategorySource        // may be nil
@@ -123,6 +124,7 @@ func (c *producerConfig) validateOptions() error {
 	check(c.categoryRefresh >= 10*time.Millisecond, "invalid duration %v for WithCategoryRefresh: want at least 10ms", c.categoryRefresh)
 	check(!c.ownClock || c.now != nil, "WithClock needs a function")
 	check(c.reportLosses == 0 || c.reportLosses >= 10*time.Millisecond, "invalid duration %v for WithLossReports: want at least 10ms, or 0", c.reportLosses)
+	check(c.countDelivery == 0 || c.countDelivery >= 10*time.Millisecond, "invalid duration %v for WithDeliveryReports: want at least 10ms, or 0", c.countDelivery)
 	check(c.random != nil, "WithRandom needs a source")
 	check(c.logger != nil, "WithLogger needs a logger")
 	if c.identity != nil {
@@ -250,7 +252,15 @@ func (c *producerConfig) hostName() string {
 	return name
 }
 
-// WithHost sets the name of the host in reports of the producer ([WithLossReports]); the default is the machine's name.
+// WithDeliveryReports counts what the producer takes and what becomes of it, by category and minute, and writes the counts in each interval to the
+// category _delivery, from which "scribe audit" says how complete a category is (docs/format/delivery.md). An agent counts as well, what comes to it;
+// the producer's counts say what did not. What a crash of the program takes is at most what it had counted since the last interval. The default, 0,
+// writes none.
+func WithDeliveryReports(every time.Duration) Option {
+	return func(c *producerConfig) { c.countDelivery = every }
+}
+
+// WithHost sets the name of the host in reports of the producer ([WithLossReports], [WithDeliveryReports]); the default is the machine's name.
 func WithHost(name string) Option { return func(c *producerConfig) { c.host = name } }
 
 // WithLossReports tells the readers of a category which messages the producer dropped ([Drop]). It writes loss reports, sums by

@@ -72,6 +72,7 @@ type sharedCore struct {
 	}
 	metrics *producerMetrics
 	losses  *lossReporter
+	counts  *deliveryReporter
 	refused atomic.Uint64 // messages that were not accepted
 	drops   [len(dropReasons)]atomic.Uint64
 
@@ -142,6 +143,9 @@ func New(server string, opts ...Option) (*Producer, error) {
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	if c.losses = newLossReporter(c, cfg.reportLosses); c.losses != nil {
 		go c.losses.reportLoop()
+	}
+	if c.counts = newDeliveryReporter(c, cfg.countDelivery); c.counts != nil {
+		go c.counts.reportLoop()
 	}
 	go func() {
 		defer close(c.running)
@@ -242,6 +246,7 @@ func (p *Producer) Close(ctx context.Context) error {
 		}
 		c.senders.Wait()
 		err := c.giveUpUnsent(cause)
+		c.counts.reportLast()
 		c.metrics.set.Unregister()
 		if c.release != nil {
 			c.release()
@@ -375,6 +380,7 @@ func (c *sharedCore) refuseMessage(category string, shard uint32, size int64, er
 		err = ErrBufferFull
 	}
 	c.countRefused(1)
+	c.counts.noteRefused(category, reasonOf(err), c.clock.readTime())
 	c.countLost(Drop{Shard: Shard{category, shard}, Messages: 1, Bytes: size, Reason: reasonOf(err), Err: err})
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"scribe/internal/base/buffers"
+	"scribe/internal/format/delivery"
 	"scribe/internal/transport/rpc"
 	"scribe/producer/internal/schedule"
 	scribev1 "scribe/proto/scribe/v1"
@@ -519,6 +520,11 @@ func (c *sharedCore) acknowledgeFrame(s *shardStream, f *outFrame, res *scribev1
 	s.acked = max(s.acked, f.first+uint64(f.count)) // answers may overtake one another
 	s.known = max(s.known, f.epoch)
 	s.stripe.mu.count.acked.addFrame(f)
+	taken := delivery.Counts{Passed: int64(f.messages)}
+	if f.ack == AckCommitted {
+		taken = delivery.Counts{Stored: int64(f.messages)}
+	}
+	c.counts.noteFrame(s.shard.Category, f.base, taken)
 	return finishedFrame{s: s, f: f, at: Position{
 		Shard:     res.GetShard(),
 		LSN:       res.GetLsn(),
@@ -531,6 +537,7 @@ func (c *sharedCore) acknowledgeFrame(s *shardStream, f *outFrame, res *scribev1
 func (c *sharedCore) leaveOut(s *shardStream, f *outFrame) finishedFrame {
 	s.acked = max(s.acked, f.first+uint64(f.count))
 	s.stripe.mu.count.sampled.addFrame(f)
+	c.counts.noteFrame(s.shard.Category, f.base, delivery.Counts{Sampled: int64(f.messages)})
 	return finishedFrame{s: s, f: f, at: Position{Sampled: true}}
 }
 
@@ -547,14 +554,16 @@ func (c *sharedCore) failFrame(s *shardStream, f *outFrame, later []*outFrame, v
 			n.unsentUnknown += uint64(f.messages)
 		}
 	}
-	return finishedFrame{s: s, f: f, err: &WriteError{
+	err := &WriteError{
 		Shard:      s.shard,
 		Attempts:   f.attempts,
 		RetryAfter: v.after,
 		cause:      v.cause,
 		detail:     v.detail,
 		unknown:    f.mayBeStored(),
-	}}
+	}
+	c.counts.noteFailed(s.shard.Category, f, err)
+	return finishedFrame{s: s, f: f, err: err}
 }
 
 // concludeFrames reports the outcomes of frames to hooks and waiters, and frees the frames. No lock is held.

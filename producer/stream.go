@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"scribe/internal/base/inflight"
+	"scribe/internal/format/delivery"
 	"scribe/internal/format/record"
 	"scribe/producer/internal/schedule"
 )
@@ -334,6 +335,7 @@ func (c *sharedCore) sealFrame(s *shardStream, full bool) {
 	c.detachOpen(s)
 	f.length, f.count = f.builder.Len(), f.builder.Count()
 	f.messages = f.count
+	c.counts.noteFrame(s.shard.Category, f.base, delivery.Counts{Produced: int64(f.messages)})
 	largest, growth := int64(c.largestBuffer), int64(bufferGrowth)
 	if s.lingersLong { // there are many frames: what they do not use is much
 		largest, growth = min(largest, enoughBytes), 2

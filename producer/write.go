@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"scribe/internal/format/delivery"
 	"scribe/internal/format/placement"
 	"scribe/internal/format/record"
 )
@@ -551,6 +552,8 @@ func (c *sharedCore) addFrame(ctx context.Context, w frameContent, cat *category
 		c.sealFrame(s, false)
 	}
 	s.pushFrame(f)
+	f.base = time.UnixMicro(env.BaseTime)
+	c.counts.noteFrame(w.category, f.base, delivery.Counts{Produced: int64(f.messages)})
 	st.mu.count.accepted.addFrame(f)
 	r := f.out // the sender owns f once it is scheduled and the mutex is unlocked
 	c.scheduleStream(s)

@@ -317,6 +317,7 @@ func (q *sendQueue) leaveToBacklog(l *categoryQueue, e *queueEntry, kind partKin
 		l.bytes -= e.charge
 	} else {
 		q.counts.accepted = q.counts.accepted.Plus(sum)
+		q.noteTaken(e)
 	}
 	q.joinBacklog(l)
 }

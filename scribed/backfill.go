@@ -259,8 +259,8 @@ func newBackfillEntry(l *categoryQueue, claimed []spool.ClaimedRecord) *queueEnt
 	for i := range claimed {
 		c := &claimed[i]
 		e.frames[i] = queuedFrame{bytes: c.Data, ref: c.Ref, messages: int32(c.Messages), index: int32(i), spooled: true} //nolint:gosec // both are bounded by the format
-		if h, err := record.ParseHeader(c.Data); err == nil && h.Sequenced() {
-			e.frames[i].sequenced, e.frames[i].sequences = true, sequencesOf(&h)
+		if h, err := record.ParseHeader(c.Data); err == nil {
+			e.frames[i].setOrigin(&h)
 		}
 	}
 	e.bytes = e.countBytes()

@@ -57,6 +57,9 @@ type Config struct {
 	// ReportLosses is how often the agent reports dropped messages to the readers of their category, by loss reports between its
 	// messages (docs/format/loss.md); 0 = never.
 	ReportLosses time.Duration `zero:"off" min:"1ms" max:"1h"`
+	// CountDelivery counts what the agent takes and what becomes of it, by category, producer and minute, and reports it to the cell with the losses, as
+	// rows of the category _delivery (docs/format/delivery.md).
+	CountDelivery bool
 	// DeadLetter is the folder of frames that the upstream refuses for good and that have no waiting caller; nil = such frames
 	// are dropped and counted.
 	DeadLetter *deadletter.Config `yaml:"/spool"`

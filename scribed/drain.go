@@ -62,7 +62,7 @@ func (s *Scribed) shutDown(ctx context.Context) error {
 	// The requests in flight end: their frames return to the queue or have an outcome.
 	s.tasks.Wait()
 	err := s.emptyMemory()
-	s.keepLastLosses()
+	s.keepLastReports()
 	s.cancel(nil)
 	if s.spool != nil {
 		err = errors.Join(err, s.closeSpool())
@@ -159,6 +159,7 @@ func (s *Scribed) failEntry(e *queueEntry, reason scribev1.Reason) {
 		return
 	}
 	q.counts.addFailed(rpc.ReasonLabel(reason), sum)
+	q.noteGivenBack(e.category, e.frames...)
 	for i := range e.frames {
 		e.sub.results[e.frames[i].index] = &scribev1.FrameResult{Error: &scribev1.ErrorInfo{Reason: reason, Message: errClosed.Error()}}
 	}
@@ -212,19 +213,24 @@ func (s *Scribed) countDrains(n int) {
 	s.notifyChange()
 }
 
+// heldOf sums the frames of a queue, in memory and in the spool.
+func (q *sendQueue) heldOf(l *categoryQueue) request.Amount {
+	sum := q.backlogOf(l)
+	for _, entries := range [][]*queueEntry{l.entries, l.live.entries(), l.direct, l.leaving} {
+		for _, e := range entries {
+			sum = sum.Plus(e.amount())
+		}
+	}
+	return sum
+}
+
 // Backlogs returns each category's frames that were not forwarded yet, the largest category first.
 func (s *Scribed) Backlogs() []Backlog {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []Backlog
 	for _, l := range s.mu.queue.queues {
-		sum := s.mu.queue.backlogOf(l)
-		for _, entries := range [][]*queueEntry{l.entries, l.live.entries(), l.direct, l.leaving} {
-			for _, e := range entries {
-				sum = sum.Plus(e.amount())
-			}
-		}
-		if sum.Frames != 0 {
+		if sum := s.mu.queue.heldOf(l); sum.Frames != 0 {
 			all = append(all, Backlog{Category: l.name, Amount: sum})
 		}
 	}

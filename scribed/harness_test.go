@@ -18,6 +18,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"go.uber.org/goleak"
 
+	"scribe/internal/format/delivery"
 	"scribe/internal/format/record"
 	"scribe/internal/role/request"
 	"scribe/internal/transport/retry"
@@ -55,6 +56,16 @@ type upstream struct {
 	once  map[string]bool
 	next  map[string]uint64
 	gaps  int
+	// rows are those of the category _delivery, samples reports which messages are left out on purpose; nil = none.
+	rows    []storedRow
+	samples func(message string) bool
+}
+
+// storedRow is a row of the category _delivery.
+type storedRow struct {
+	delivery.Row
+	minute int64
+	at     time.Time
 }
 
 // reply is an error for a whole request, or for each frame by its message. lost is the error of a request that was carried out.
@@ -165,13 +176,16 @@ func (u *upstream) Write(ctx context.Context, req *scribev1.WriteRequest) (*scri
 		}
 	}
 	c := call{ack: req.GetAck(), at: time.Now(), frames: req.GetFrames(), checked: rpc.Checked(ctx), follows: req.GetFollows()}
-	var headers []record.Header
+	var (
+		headers []record.Header
+		frames  [][]byte
+	)
 	for f, err := range record.Split(req.GetFrames()) {
 		if err != nil {
 			return nil, rpc.Errorf(scribev1.Reason_REASON_CORRUPT, "%w", err)
 		}
 		c.messages = append(c.messages, string(f.Category)+"/"+message(f.Bytes))
-		headers = append(headers, f.Header)
+		headers, frames = append(headers, f.Header), append(frames, f.Bytes)
 	}
 	u.mu.Lock()
 	n := len(u.calls)
@@ -211,6 +225,19 @@ func (u *upstream) Write(ctx context.Context, req *scribev1.WriteRequest) (*scri
 			failed[shard] = retry.Retryable(err)
 			u.order.note(&headers[i], false)
 			continue
+		}
+		if u.samples != nil && u.samples(m) {
+			result.SampledOut = true
+			continue
+		}
+		if category == delivery.Category {
+			err := delivery.RowsOf(frames[i], func(r *delivery.Row, minute int64) error {
+				u.rows = append(u.rows, storedRow{*r, minute, time.Now()})
+				return nil
+			})
+			if err != nil {
+				return nil, err
+			}
 		}
 		if u.sequence(&headers[i], result) {
 			u.stored[category] = append(u.stored[category], text)

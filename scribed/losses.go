@@ -17,6 +17,7 @@ import (
 // countLoss counts dropped frames of which only the sum is known. Without a category there are no readers to report to.
 func (q *sendQueue) countLoss(category, reason string, sum request.Amount, now time.Time) {
 	q.counts.addDropped(reason, sum)
+	q.noteLoss(category, reason, sum.Messages, now)
 	if q.losses != nil && category != "" {
 		q.losses.Add(loss.Key{Category: category, AllShards: true, Reason: reason}, loss.Amount(sum), now, now)
 	}
@@ -27,6 +28,7 @@ func (q *sendQueue) countLostFrames(category, reason string, frames []queuedFram
 	for i := range frames {
 		f := &frames[i]
 		sum = sum.Plus(f.amount())
+		q.noteDropped(category, reason, f)
 		if q.losses != nil {
 			q.losses.AddFrame(category, reason, f.bytes, int64(f.messages), now)
 		}
@@ -35,14 +37,17 @@ func (q *sendQueue) countLostFrames(category, reason string, frames []queuedFram
 	return sum
 }
 
-// reportLoop sends loss reports every ReportLosses.
+// reportLoop sends reports every ReportLosses.
 func (s *Scribed) reportLoop() {
 	ctx, cancel := context.WithCancel(s.ctx)
 	s.keepers.Go(func() { // Close does not wait for reports to reach the upstream
 		<-s.accepting.Draining()
 		cancel()
 	})
-	runEvery(s.cfg.ReportLosses, nil, ctx.Done(), func() { s.sendDueReports(ctx, scribev1.AckLevel_ACK_LEVEL_COMMITTED) })
+	runEvery(s.cfg.ReportLosses, nil, ctx.Done(), func() {
+		s.sendDueReports(ctx, scribev1.AckLevel_ACK_LEVEL_COMMITTED)
+		s.sendDelivery(ctx)
+	})
 }
 
 const (
@@ -65,7 +70,7 @@ func (s *Scribed) sendDueReports(ctx context.Context, ack scribev1.AckLevel) {
 	todo := s.mu.queue.losses.Reports(s.now())
 	alone := s.mu.queue.isUnavailable() // then a single report probes whether it still is
 	s.mu.Unlock()
-	s.keepLosses() // before they are sent: see loss.Ledger.AppendKept
+	s.keepReports() // before they are sent: see loss.Ledger.AppendKept
 	var group errgroup.Group
 	group.SetLimit(reportsAtOnce)
 	for _, reports := range todo {
@@ -127,11 +132,15 @@ const lastReport = time.Second
 func (s *Scribed) reportAtEnd(ctx context.Context) {
 	s.mu.Lock()
 	l := s.mu.queue.losses
-	wanted := l != nil && !s.accepting.Closed() && !l.Idle() && !s.mu.queue.isUnavailable()
+	able := !s.accepting.Closed() && !s.mu.queue.isUnavailable()
 	s.mu.Unlock()
-	if wanted {
-		ctx, cancel := context.WithTimeout(ctx, lastReport)
-		defer cancel()
+	if !able {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, lastReport)
+	defer cancel()
+	if l != nil && !l.Idle() {
 		s.sendDueReports(ctx, scribev1.AckLevel_ACK_LEVEL_SPOOLED)
 	}
+	s.sendDelivery(ctx)
 }

@@ -235,7 +235,7 @@ func TestLossesOutliveTheAgent(t *testing.T) {
 			if int(told)+others != 2*n || others == 0 || named == 0 {
 				t.Errorf("killed %v: %d messages arrived and %d are told in %d reports, %d of them with a host; want %d in all", killed, others, told, len(reports), named, 2*n)
 			}
-			if kept, err := readLossFile(c.fs, c.keeper.path); err != nil || len(kept) > 0 {
+			if kept, err := readReportFile(c.fs, c.kept.path, maxLossFile); err != nil || len(kept) > 0 {
 				t.Errorf("%d bytes of reports are kept that are stored, %v", len(kept), err)
 			}
 		})

@@ -87,6 +87,8 @@ func newMetrics(s *Scribed) *agentMetrics {
 		blocked      = v.Gauge("blocked_calls", "Calls that wait for capacity.")
 		blockedBytes = v.Gauge("blocked_bytes", "Bytes of frames of calls that wait for capacity.")
 		reports      = v.Counter("loss_reports_total", "Loss reports that were handed on to the readers of their category.")
+		counted      = v.Counter("delivery_reports_total", "Frames of delivery counts that the cell stored.")
+		uncounted    = v.Counter("delivery_untold_messages_total", "Messages that the delivery counts of the cell lack: of too many producers at once, or refused.")
 		untold       = v.Counter("losses_untold_messages_total", "Dropped messages without a loss report: of too many categories at once, or of one that takes nothing.")
 
 		spoolBytes = v.Gauge("spool_charged_bytes", "Bytes in the spool, copies of frames in memory included.")
@@ -116,6 +118,11 @@ func newMetrics(s *Scribed) *agentMetrics {
 		var told, notTold int64
 		if q.losses != nil {
 			told, notTold = q.losses.Counts()
+		}
+		if q.delivery != nil {
+			frames, messages := q.delivery.Counts()
+			send(counted, float64(frames))
+			send(uncounted, float64(messages))
 		}
 		send(refused, float64(q.counts.refused))
 		send(reports, float64(told))

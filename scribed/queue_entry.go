@@ -5,6 +5,9 @@ import (
 
 	"scribe/internal/base/buffers"
 	"scribe/internal/base/lifecycle"
+	"scribe/internal/format/delivery"
+	"scribe/internal/format/loss"
+	"scribe/internal/format/record"
 	"scribe/internal/role/request"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/scribed/spool"
@@ -35,6 +38,21 @@ type queuedFrame struct {
 	spooled bool // it is in the spool, claimed, as ref
 	// sequences are set if sequenced is.
 	sequences frameSequences
+	// minute is the one that the frame's messages are counted in (package delivery); report: it is a loss report, which nobody has produced.
+	minute int64
+	report bool
+	// sampledOut: the upstream left it out on purpose.
+	sampledOut bool
+}
+
+// setOrigin sets what the header says of whose the frame is, and of when. bytes must be set.
+func (f *queuedFrame) setOrigin(h *record.Header) {
+	f.minute = delivery.MinuteOf(h.BaseTime)
+	if f.sequenced = h.Sequenced(); f.sequenced {
+		f.sequences = sequencesOf(h)
+		return
+	}
+	f.report = h.Count == 1 && loss.IsReport(f.bytes)
 }
 
 func (f *queuedFrame) amount() request.Amount {

@@ -15,6 +15,7 @@ import (
 	"scribe/internal/base/buffers"
 	"scribe/internal/base/entropy"
 	"scribe/internal/base/lifecycle"
+	"scribe/internal/format/delivery"
 	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -36,8 +37,10 @@ type Deps struct {
 	Random *entropy.Source
 	// FS is the file system of the spool and the dead letters; nil = the real one.
 	FS vfs.FS
-	// Host and Agent are the machine's name and the process's id, for loss reports; empty if they are unknown.
+	// Host and Agent are the machine's name and the process's id, for reports; empty if they are unknown.
 	Host, Agent string
+	// InCell says that the agent is in a process of the cell, to which other agents forward: see delivery.Cell.
+	InCell bool
 }
 
 // Scribed is an rpc.WriteService. It is safe for concurrent use.
@@ -61,7 +64,8 @@ type Scribed struct {
 	tasks, keepers sync.WaitGroup
 	stopKeeping    chan struct{}
 	reporting      chan struct{} // capacity 1: a semaphore for sending reports
-	keeper         lossKeeper
+	// kept and keptDelivery are the files of what readers, and the cell, were not told of.
+	kept, keptDelivery reportKeeper
 	changed        lifecycle.WakeChannel // the loop must examine the queue
 	crowded        lifecycle.WakeChannel // the memory must be spilled
 	drained        chan struct{}         // closed when scribed is closing and the memory is empty, or when Close gives up
@@ -112,6 +116,13 @@ func New(cfg Config, deps Deps) (*Scribed, error) {
 	if s.mu.queue.losses != nil {
 		s.mu.queue.losses.NameReporter(deps.Host, deps.Agent)
 	}
+	if cfg.CountDelivery && cfg.ReportLosses > 0 {
+		hop := delivery.Agent
+		if deps.InCell {
+			hop = delivery.Cell
+		}
+		s.mu.queue.delivery = delivery.NewLedger(hop, deps.Host, deps.Agent, deps.Random.Named("delivery"))
+	}
 	s.metrics = newMetrics(s)
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	if err := s.openStorage(); err != nil {
@@ -144,7 +155,7 @@ func (s *Scribed) openStorage() (err error) {
 		}
 		s.mu.queue.spool = s.spool
 		s.recoverBacklog()
-		s.restoreLosses()
+		s.restoreReports()
 	}
 	if err := s.metrics.set.Register(s.deps.Registerer); err != nil {
 		if s.spool != nil {

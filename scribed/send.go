@@ -58,6 +58,7 @@ func (s *Scribed) abandonEntry(e *queueEntry) {
 	q.counts.memory = q.counts.memory.Minus(sum)
 	if sum.Frames > 0 {
 		q.counts.addFailed(abandonedReason, sum)
+		q.noteGivenBack(e.category, e.frames...)
 	}
 	e.frames = nil
 }
@@ -220,6 +221,7 @@ func (b *upstreamBatch) wholeCall() *pendingCall {
 
 // answerOutcome is what follows from an answer.
 type answerOutcome struct {
+	ack     scribev1.AckLevel // that was asked for
 	held    map[*categoryQueue]time.Duration
 	letters []refusedFrame
 	// done are the records of frames that have an outcome, release those that return to the backlog.
@@ -228,7 +230,7 @@ type answerOutcome struct {
 
 // decideOutcome processes the answer of a batch. The caller holds mu.
 func (s *Scribed) decideOutcome(b *upstreamBatch, results []*scribev1.FrameResult, info *scribev1.ErrorInfo) answerOutcome {
-	o := answerOutcome{held: make(map[*categoryQueue]time.Duration)}
+	o := answerOutcome{ack: b.ack, held: make(map[*categoryQueue]time.Duration)}
 	b.answered = info == nil
 	if info != nil {
 		s.handleRefusal(b, info, &o)
@@ -402,6 +404,7 @@ func (s *Scribed) applyResults(l *categoryQueue, e *queueEntry, results []*scrib
 		info := r.GetError()
 		if info == nil || e.sub == nil && isStored(f, info) {
 			l.learnOrder(r.GetShard())
+			f.sampledOut = info == nil && r.GetSampledOut()
 			if e.sub != nil {
 				e.sub.results[f.index] = r
 			}
@@ -454,6 +457,7 @@ func (s *Scribed) endAttempt(e *queueEntry, o *answerOutcome, result func(*queue
 		}
 		if info == nil {
 			s.mu.queue.counts.forwarded = s.mu.queue.counts.forwarded.Plus(f.amount())
+			s.mu.queue.noteForwarded(e.category, f, o.ack)
 		}
 		s.mu.queue.leaveMemory(e, f)
 		if f.spooled {
@@ -541,6 +545,7 @@ func (s *Scribed) failFrame(e *queueEntry, f *queuedFrame, info *scribev1.ErrorI
 		}
 		e.sub.results[f.index] = &scribev1.FrameResult{Error: info}
 		s.mu.queue.counts.addFailed(rpc.ReasonLabel(info.GetReason()), f.amount())
+		s.mu.queue.noteGivenBack(e.category, *f)
 		if key, ok := sequenceOf(e.category, f); ok && !slices.Contains(e.refused, key) {
 			e.refused = append(e.refused, key)
 		}

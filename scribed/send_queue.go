@@ -7,6 +7,7 @@ import (
 
 	"scribe/internal/base/buffers"
 	"scribe/internal/base/entropy"
+	"scribe/internal/format/delivery"
 	"scribe/internal/format/loss"
 	"scribe/internal/role/request"
 	scribev1 "scribe/proto/scribe/v1"
@@ -57,6 +58,7 @@ type sendQueue struct {
 	counts   outcomeCounts
 	gaps     sequenceGaps
 	losses   *loss.Ledger // nil = losses are not reported
+	delivery *delivery.Ledger // nil = nothing is counted for the category _delivery
 
 	used     int64 // bytes of memory charged
 	owed     int64 // bytes in memory only that may have to go to the spool

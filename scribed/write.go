@@ -151,9 +151,9 @@ func splitRequest(ctx context.Context, req *scribev1.WriteRequest) (results []*s
 			}
 		}
 		last.frames = append(last.frames, queuedFrame{
-			bytes: frames.Bytes, messages: int32(frames.Count), sequenced: frames.Sequenced(), follows: following, index: int32(frames.Index), //nolint:gosec // bounded by the format
-			sequences: sequencesOf(&frames.Header),
+			bytes: frames.Bytes, messages: int32(frames.Count), follows: following, index: int32(frames.Index), //nolint:gosec // bounded by the format
 		})
+		last.frames[len(last.frames)-1].setOrigin(&frames.Header)
 		last.bytes += int64(len(frames.Bytes))
 	}
 	return results, entries, frames.Fault()
@@ -302,6 +302,7 @@ func (w *writeCall) applyRule(l *categoryQueue, e *queueEntry, p *roundPlacement
 		if w.ack == ackNone {
 			sum := q.countLostFrames(e.category, fullReason, e.frames, s.now())
 			q.counts.accepted = q.counts.accepted.Plus(sum)
+			q.noteTaken(e)
 			s.throttled.warnDropped(s.ctx, e.category, fullReason, sum)
 			w.taken++
 			q.forgetIdle(l)
@@ -384,6 +385,7 @@ func (w *writeCall) enqueueEntries(entries []*queueEntry) (live []*spoolAppend) 
 		}
 		e.since = now
 		q.counts.accepted = q.counts.accepted.Plus(e.amount())
+		q.noteTaken(e)
 		q.countEntry(e)
 		if w.sub != nil {
 			w.sub.entries = append(w.sub.entries, e)
@@ -450,6 +452,7 @@ func (w *writeCall) awaitUpstream(e *queueEntry, err error) {
 		err = rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "an attempt to forward the frames had no answer, and %s", rpc.Message(err))
 	}
 	q.counts.addFailed(rpc.ReasonLabel(rpc.ReasonOf(err)), sum)
+	q.noteGivenBack(e.category, e.frames...)
 	w.setRefused(e, err)
 	w.sub.finishFrames(len(e.frames))
 	w.taken--

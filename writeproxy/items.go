@@ -183,21 +183,35 @@ func (p *Proxy) resolveOrCreate(ctx context.Context, name string) (*scribev1.Cat
 	switch {
 	case err == nil:
 		return c, nil
-	case !p.cfg.AutoCreate || rpc.ReasonOf(err) != scribev1.Reason_REASON_UNKNOWN_CATEGORY:
-		return nil, fmt.Errorf("category %s: %w", name, err)
+	case rpc.ReasonOf(err) != scribev1.Reason_REASON_UNKNOWN_CATEGORY:
+	case record.IsOwnCategory(name) && p.deps.Own != nil: // nobody's template has its schema
+		own, oerr := p.createCategory(ctx, name, p.deps.Own)
+		if !errors.Is(oerr, ErrNoOwnCategory) {
+			return own, oerr
+		}
+	case !record.IsOwnCategory(name) && p.cfg.AutoCreate:
+		return p.createCategory(ctx, name, func(context.Context, string) (*scribev1.Category, error) {
+			return cmp.Or(proto.CloneOf(p.cfg.Template), &scribev1.Category{}), nil
+		})
 	}
-	return p.createCategory(ctx, name)
+	return nil, fmt.Errorf("category %s: %w", name, err)
 }
+
+// ErrNoOwnCategory is what Deps.Own returns of a category that the cell does not keep.
+var ErrNoOwnCategory = errors.New("writeproxy: the cell keeps no such category")
 
 var errNoCategory = errors.New("writeproxy: the control plane's answer holds no category")
 
-// createCategory creates a category, once for all concurrent requests that miss it.
-func (p *Proxy) createCategory(ctx context.Context, name string) (*scribev1.Category, error) {
+// createCategory creates a category as describe says, once for all concurrent requests that miss it.
+func (p *Proxy) createCategory(ctx context.Context, name string, describe func(context.Context, string) (*scribev1.Category, error)) (*scribev1.Category, error) {
 	done := p.creating.DoChan(name, func() (any, error) {
 		// Others wait for it, so the first caller's deadline must not bound it.
 		ctx, cancel := context.WithTimeout(p.ctx, p.cfg.Timeout)
 		defer cancel()
-		c := cmp.Or(proto.CloneOf(p.cfg.Template), &scribev1.Category{})
+		c, err := describe(ctx, name)
+		if err != nil {
+			return nil, err
+		}
 		c.Name = name
 		resp, err := p.deps.Creator.CreateCategory(ctx, &scribev1.CreateCategoryRequest{Category: c, IfNotExists: true})
 		if err != nil {

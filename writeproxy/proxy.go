@@ -37,8 +37,11 @@ type Creator interface {
 type Deps struct {
 	// Categories is the watched copy of the categories. Returned categories are immutable.
 	Categories request.Catalog
-	// Creator is needed with Config.AutoCreate.
+	// Creator is needed with Config.AutoCreate and with Own.
 	Creator Creator
+	// Own returns what a category of the cell itself, which does not exist yet, is to be (record.IsOwnCategory): the proxy may change it. The error is
+	// ErrNoOwnCategory if the cell does not keep it, or says why that is not known now. Nil means that it keeps none.
+	Own func(ctx context.Context, name string) (*scribev1.Category, error)
 	// Batchers returns an immutable snapshot of the known batchers. It returns the same slice while nothing changes.
 	Batchers func() []Batcher
 	// Tenants returns the quotas of tenants; nil means that there are none.
@@ -107,7 +110,7 @@ func New(cfg Config, deps Deps) (*Proxy, error) {
 	}
 	need("Categories is needed", deps.Categories != nil)
 	need("Batchers is needed", deps.Batchers != nil)
-	need("Creator is needed to create categories", deps.Creator != nil || !cfg.AutoCreate)
+	need("Creator is needed to create categories", deps.Creator != nil || !cfg.AutoCreate && deps.Own == nil)
 	if err := errors.Join(violations...); err != nil {
 		return nil, err
 	}

@@ -179,6 +179,45 @@ func TestAutoCreate(t *testing.T) {
 	})
 }
 
+// TestOwnCategories: a category of the cell itself is created as the cell says, or not at all, whether others are created on first use or not.
+func TestOwnCategories(t *testing.T) {
+	for _, auto := range []bool{false, true} {
+		cfg := config.Defaults[Config]()
+		if cfg.AutoCreate = auto; auto {
+			cfg.Template = &scribev1.Category{Shards: 3}
+		}
+		synctest.Test(t, func(t *testing.T) {
+			var (
+				own *scribev1.Category
+				err = ErrNoOwnCategory
+			)
+			c := newCell(t, cfg, 1, func(d *Deps) {
+				d.Own = func(_ context.Context, name string) (*scribev1.Category, error) {
+					if name != record.DeliveryCategory {
+						t.Errorf("asked for %s", name)
+					}
+					return own, err
+				}
+			})
+			frame := makeFrame(t, record.DeliveryCategory, 0, false, "x")
+			if got := reasons(c.write(frame)); got[0] != scribev1.Reason_REASON_UNKNOWN_CATEGORY {
+				t.Errorf("a cell without it: %v", got)
+			}
+			err = rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "who knows")
+			if got := reasons(c.write(frame)); got[0] != scribev1.Reason_REASON_NO_BACKEND || len(c.catalog.created) != 0 {
+				t.Errorf("it is not known: %v, %d created", got, len(c.catalog.created))
+			}
+			own, err = &scribev1.Category{Schema: "its own"}, nil
+			if got := c.write(frame); got[0].GetError() != nil || len(c.catalog.created) != 1 {
+				t.Fatalf("it is not created: %v", got)
+			}
+			if v := c.catalog.created[0].GetCategory(); v.GetName() != record.DeliveryCategory || v.GetSchema() != "its own" || v.GetShards() != 0 {
+				t.Errorf("created with %v", v)
+			}
+		})
+	}
+}
+
 func TestRetries(t *testing.T) {
 	const (
 		overloaded = scribev1.Reason_REASON_OVERLOADED

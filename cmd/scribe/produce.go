@@ -29,6 +29,7 @@ type produceFlags struct {
 	shard      uint32
 	shardGiven bool
 	timeout    units.Duration
+	delivery   bool
 }
 
 func newProduce() *cobra.Command {
@@ -84,6 +85,7 @@ mistakes in the arguments; 1 otherwise. 1 also after a signal before the end of 
 	fs.Var(&f.maxMessage, "max-message", "longest line, at most 64MiB; the category has its own limit as well")
 	fs.Uint32Var(&f.shard, "shard", 0, "logical shard, where the category leaves it to writers (default: as the category says)")
 	fs.Var(&f.timeout, "timeout", "how long to retry a message before it counts as not stored; 0s = no limit")
+	fs.BoolVar(&f.delivery, "delivery", true, "tell the cell how many messages were produced and lost, for scribe audit")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		f.shardGiven, f.keyGiven = cmd.Flags().Changed("shard"), cmd.Flags().Changed("key")
 		return runProduce(cmd, *server, args[0], args[1:], &f)
@@ -177,6 +179,9 @@ func (f *produceFlags) requestTimeout() time.Duration {
 }
 
 // Bounds of the producer library.
+// countInterval is how often commands tell the cell what they have counted, beside the last time.
+const countInterval = 5 * time.Second
+
 const (
 	minBatch units.Bytes = 4 << 10
 	maxFrame units.Bytes = record.MaxFrameLen
@@ -197,7 +202,11 @@ func runProduce(cmd *cobra.Command, server, category string, files []string, f *
 	}
 	maxLine := int(f.maxMessage)
 	stderr := newStatusLine(cmd.ErrOrStderr())
-	p, err := producer.New(server,
+	countEvery := time.Duration(0)
+	if f.delivery {
+		countEvery = countInterval
+	}
+	p, err := producer.New(server, producer.WithDeliveryReports(countEvery),
 		producer.WithAck(ack), producer.WithBatchBytes(int(f.batchBytes)), producer.WithMaxMessageBytes(maxLine),
 		producer.WithDeliveryTimeout(f.timeout.Std()), producer.WithRequestTimeout(f.requestTimeout()),
 		producer.WithLogger(newLogger(app.LogConfig{Level: "info"}, stderr)), // the end of an outage is not a warning

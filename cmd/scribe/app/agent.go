@@ -52,6 +52,7 @@ const reportLosses = 5 * time.Second
 func (c *Config) scribedConfig() scribed.Config {
 	s := c.Scribed
 	s.BatchBytes = int(min(int64(s.BatchBytes), s.MemoryBytes/16))
+	s.CountDelivery = c.Delivery
 	dir := c.spoolDir()
 	if dir == "" {
 		s.Spool, s.DeadLetter = nil, nil
@@ -110,7 +111,7 @@ func (a *App) startScribed(context.Context) error {
 		upstream = rpc.NewWriteClient(a.parts.loopback, loopbackURL)
 	}
 	agent, err := scribed.New(a.cfg.scribedConfig(), scribed.Deps{
-		Upstream: upstream, Host: hostName(), Agent: a.id, Random: a.opts.Host.Random.Named("agent"), FS: a.opts.Host.FS, Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
+		Upstream: upstream, Host: a.opts.Host.Name, Agent: a.id, InCell: a.cfg.Has(WriteProxy), Random: a.opts.Host.Random.Named("agent"), FS: a.opts.Host.FS, Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
@@ -131,8 +132,14 @@ func (a *App) startInputs(ctx context.Context) error {
 	if a.opts.Drain {
 		return nil
 	}
-	p, err := producer.New("", producer.WithService(a.parts.agent), producer.WithCategories(a.parts.control), producer.WithAck(producer.AckSpooled),
-		producer.WithDeliveryTimeout(0), producer.WithLogger(a.log), producer.WithRandom(a.opts.Host.Random.Named("inputs")))
+	opts := []producer.Option{
+		producer.WithService(a.parts.agent), producer.WithCategories(a.parts.control), producer.WithAck(producer.AckSpooled),
+		producer.WithDeliveryTimeout(0), producer.WithLogger(a.log), producer.WithRandom(a.opts.Host.Random.Named("inputs")), producer.WithHost(a.opts.Host.Name),
+	}
+	if a.cfg.Delivery { // what does not come to the agent, which counts the rest
+		opts = append(opts, producer.WithDeliveryReports(reportLosses))
+	}
+	p, err := producer.New("", opts...)
 	if err != nil {
 		return err
 	}
@@ -174,7 +181,7 @@ func (a *App) startInputs(ctx context.Context) error {
 	return nil
 }
 
-// hostName is the name of this machine in messages and reports.
+// hostName is the name of the real machine.
 func hostName() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -190,7 +197,7 @@ func (a *App) newInputs() (list []inputs.Input, err error) {
 		}
 		return err
 	}
-	deps := inputs.Deps{Host: hostName(), StateDir: a.cfg.inputsDir(), Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry}
+	deps := inputs.Deps{Host: a.opts.Host.Name, StateDir: a.cfg.inputsDir(), Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry}
 	var errs []error
 	for _, c := range a.cfg.Inputs.Follow {
 		errs = append(errs, add(follow.New(c, deps)))

@@ -68,6 +68,7 @@ type App struct {
 	tls       *tlsfiles.Files // nil if the configuration names none
 	guard     *accessGuard
 	trail     *audit.Trail // nil where nobody is asked who it is
+	own       ownAnswers
 	bounds    *rpc.Bounds  // what callers may hold of the process
 	mux       *guardedMux
 	bounded   http.Handler     // mux behind bounds, once callers are known, also by their tokens

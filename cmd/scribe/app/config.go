@@ -50,6 +50,8 @@ type Config struct {
 	OIDC oidc.Config `yaml:"oidc"`
 	// Audit keeps a trail of who did what, where callers must prove who they are.
 	Audit bool `yaml:"audit" default:"true" flag:"audit,up,serve" help:"keep the category _audit of who changed what and what was denied, with --tls-client-ca or --secure"`
+	// Delivery counts what producers have written and what became of it, in the category _delivery.
+	Delivery bool `yaml:"delivery" default:"true" flag:"delivery,up,serve,agent" help:"count in the category _delivery what was produced, stored and lost, by host and minute, for scribe audit"`
 	// Insecure has the process serve other hosts although callers need not prove who they are.
 	Insecure bool `yaml:"insecure" flag:"insecure,up,serve,agent" help:"serve other hosts without authentication: everybody who reaches the address may read, write and delete everything"`
 	// PlainListen serves without TLS although there is a certificate: an agent's is for the cell, and its own clients are on the same host.

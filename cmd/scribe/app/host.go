@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"time"
@@ -16,6 +17,8 @@ import (
 
 // Host is what a process reaches of its machine. Fields that are not set are the real machine; a simulation sets them all.
 type Host struct {
+	// Name is the machine's, in messages and reports.
+	Name string
 	// Listen takes a TCP address.
 	Listen func(ctx context.Context, network, address string) (net.Listener, error)
 	// Dial connects to other processes.
@@ -65,5 +68,6 @@ func (h Host) withDefaults() Host {
 	if h.Now == nil {
 		h.Now = time.Now
 	}
+	h.Name = cmp.Or(h.Name, hostName())
 	return h
 }

@@ -331,7 +331,7 @@ func (a *App) startBatcher(context.Context) error {
 func (a *App) startWriteProxy(context.Context) error {
 	routes := &batcherRoutes{app: a}
 	p, err := writeproxy.New(a.cfg.WriteProxy, writeproxy.Deps{
-		Categories: a.parts.catalog, Tenants: a.parts.catalog.Tenants, Creator: a.parts.control, Batchers: routes.routableBatchers, Proxies: func() int { return a.countSharers(scribev1.Role_ROLE_WRITEPROXY) }, Plan: a.parts.catalog.PlanOf,
+		Categories: a.parts.catalog, Tenants: a.parts.catalog.Tenants, Creator: a.parts.control, Own: a.ownCategory, Batchers: routes.routableBatchers, Proxies: func() int { return a.countSharers(scribev1.Role_ROLE_WRITEPROXY) }, Plan: a.parts.catalog.PlanOf,
 		Traffic: a.traffic, Random: a.opts.Host.Random.Named("write proxy"), Clock: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {

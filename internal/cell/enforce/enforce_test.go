@@ -19,7 +19,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	"scribe/internal/base/entropy"
 	"scribe/internal/cell/access"
+	"scribe/internal/format/delivery"
 	"scribe/internal/role/publish"
 	"scribe/internal/role/request"
 	"scribe/internal/transport/principal"
@@ -170,7 +172,7 @@ func TestAdmission(t *testing.T) {
 		views   = "/scribe.v1.ViewService/Views"
 	)
 	for path, allowed := range map[string]string{
-		write: "writer root", stream: "reader root", submit: "", status: all, health: "ops eye root", nodes: "ops eye root", remove: "ops root", views: "ops root", join: "", issue: "ops root", records: "",
+		write: "writer reader root", stream: "reader root", submit: "", status: all, health: "ops eye root", nodes: "ops eye root", remove: "ops root", views: "ops root", join: "", issue: "ops root", records: "",
 		"/livez": all, "/readyz": all, "/metrics": "ops eye root", "/debug/pprof/profile": "ops root", "/metricsx": "",
 		"/v1/query": "root", "/v1/status": all, "/v1/traffic": "ops eye root", "/v1/tail/b": "reader root", "/v1/tail": "", "/v1/lines/a.x": "writer root", "/": all, "/console/app.js": all, "/nothing": "", "/v1/lines": "", "/scribe.v1.WriteService/Other": "",
 	} {
@@ -360,6 +362,51 @@ func TestWrite(t *testing.T) {
 	}
 	if _, err := s.Publish(as("alice"), &scribev1.PublishRequest{Category: "b"}); rpc.ReasonOf(err) != denied {
 		t.Errorf("publish: %v", err)
+	}
+}
+
+// TestDeliveryCounts: who may write to a category may count its deliveries, and no other's, whatever it may write to the category of the counts.
+func TestDeliveryCounts(t *testing.T) {
+	e, _ := newEnforcer(t, nil, "alice write:a.*", "dora write:_delivery", "rita read:b", "root write:*")
+	inner := &writer{}
+	s := e.Services(rpc.Services{Write: inner}).Write
+	l := delivery.NewLedger(delivery.Agent, "h", "a", entropy.NewSeeded(1, "rows"))
+	given := delivery.NewLedger(delivery.Reader, "h", "", entropy.NewSeeded(2, "rows"))
+	for _, category := range []string{"a.x", "a.y", "b"} {
+		l.Add(delivery.Key{Category: category, Producer: 7, Minute: 1}, delivery.Counts{Produced: 1})
+	}
+	given.Add(delivery.Key{Category: "b", Minute: 1, Reader: "billing"}, delivery.Counts{Delivered: 1})
+	var frames [][]byte
+	for _, p := range slices.Concat(l.Reports(time.UnixMicro(1), nil), given.Reports(time.UnixMicro(1), nil)) {
+		frames = append(frames, p.Frame)
+	}
+	req := &scribev1.WriteRequest{Frames: slices.Concat(frames...)}
+	for who, want := range map[string][]scribev1.Reason{
+		"alice": {0, 0, denied, denied}, "dora": nil, "root": {0, 0, 0, 0}, "bob": nil, "rita": {denied, denied, denied, 0},
+	} {
+		inner.seen = nil
+		res, err := s.Write(as(who), req)
+		if want == nil {
+			wantReason(t, err, denied)
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", who, err)
+			continue
+		}
+		for i, r := range res.GetResults() {
+			if r.GetError().GetReason() != want[i] {
+				t.Errorf("%s: frame %d: %v", who, i, r)
+			}
+		}
+	}
+	// What is not a row of counts may be about anything.
+	for name, frame := range map[string][]byte{"no row": frameOf(t, delivery.Category), "damaged": slices.Concat(frames[0][:len(frames[0])-1], []byte{0})} {
+		_, err := s.Write(as("alice"), &scribev1.WriteRequest{Frames: frame})
+		wantReason(t, err, scribev1.Reason_REASON_INVALID)
+		if err == nil {
+			t.Errorf("%s was written", name)
+		}
 	}
 }
 

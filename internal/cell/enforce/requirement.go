@@ -35,7 +35,8 @@ func needs(what access.Permission) requirement { return requirement{any: what} }
 
 // procedures are the requirements of all calls. One that is not here is for members only.
 var procedures = map[string]requirement{
-	scribev1connect.WriteServiceWriteProcedure:   needs(access.Write),
+	// Readers write counts of what they were given; frame by frame it is asked what the caller may write.
+	scribev1connect.WriteServiceWriteProcedure:   needs(access.Write | access.Read),
 	scribev1connect.WriteServicePublishProcedure: needs(access.Write),
 
 	scribev1connect.BatchServiceSubmitProcedure: membersOnly,

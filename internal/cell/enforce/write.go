@@ -5,6 +5,7 @@ import (
 
 	"scribe/internal/cell/access"
 	"scribe/internal/cell/audit"
+	"scribe/internal/format/delivery"
 	"scribe/internal/role/request"
 	"scribe/internal/transport/principal"
 	"scribe/internal/transport/rpc"
@@ -73,7 +74,10 @@ func (s writeService) findDenied(ctx context.Context, data []byte) (denied []den
 		if frames.Err != nil {
 			continue
 		}
-		if !begun || string(frames.Category) != current {
+		switch {
+		case string(frames.Category) == delivery.Category:
+			begun, err = false, s.allowRows(ctx, frames.Bytes)
+		case !begun || string(frames.Category) != current:
 			current, begun = frames.CategoryName(), true
 			err = s.e.Allow(ctx, access.Write, current)
 		}
@@ -82,6 +86,31 @@ func (s writeService) findDenied(ctx context.Context, data []byte) (denied []den
 		}
 	}
 	return denied, count
+}
+
+// allowRows returns an error unless the caller may count the deliveries that a frame is about: who passes messages on may write to their categories,
+// who was given them may read these. A frame is about one category as a rule, which is asked about once.
+func (s writeService) allowRows(ctx context.Context, frame []byte) error {
+	type asked struct {
+		category string
+		what     access.Permission
+	}
+	var last asked
+	err := delivery.RowsOf(frame, func(r *delivery.Row, _ int64) error {
+		next := asked{r.Category, access.Write}
+		if r.Hop == delivery.Reader {
+			next.what = access.Read
+		}
+		if next == last {
+			return nil
+		}
+		last = next
+		return s.e.Allow(ctx, next.what, next.category)
+	})
+	if err != nil && rpc.ReasonOf(err) == scribev1.Reason_REASON_UNSPECIFIED {
+		return rpc.Errorf(scribev1.Reason_REASON_INVALID, "category %s takes delivery counts and nothing else: %w", delivery.Category, err)
+	}
+	return err
 }
 
 // writeAllowed writes the frames that are not denied, and answers the others with their denials.

@@ -125,6 +125,12 @@ func Parse(payload []byte, attributes record.Attributes) (Report, bool) {
 	return r, true
 }
 
+// IsReport reports whether a frame is a report.
+func IsReport(frame []byte) bool {
+	_, _, is, err := inFrame(frame)
+	return is && err == nil
+}
+
 // inFrame returns the logical shard of a frame, and its report if it is one.
 func inFrame(b []byte) (shard uint32, r Report, is bool, err error) {
 	h, err := record.ParseHeader(b)

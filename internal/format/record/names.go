@@ -27,6 +27,12 @@ var nameClass = func() (t [256]uint8) {
 // AuditCategory is where a cell keeps the trail of who did what. Names that begin with '_' are for such categories of the cell itself.
 const AuditCategory = "_audit"
 
+// DeliveryCategory is where a cell keeps how complete its categories are.
+const DeliveryCategory = "_delivery"
+
+// IsOwnCategory reports whether name is that of a category of the cell itself, which has a schema of its own.
+func IsOwnCategory(name string) bool { return name == AuditCategory || name == DeliveryCategory }
+
 // ValidateCategory reports whether name is a valid name of a category: an ASCII letter, digit or '_', then letters, digits, '.', '_'
 // and '-', at most [MaxCategoryName] bytes. Such a name is safe as a file name and as a part of an object key. The error is an
 // [InvalidError].

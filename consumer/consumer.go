@@ -28,6 +28,7 @@ type Consumer struct {
 	release  func() // closes the connections; may be nil
 	repeats  func() uint64
 	group    *Group // the group that the consumer reads for; nil = none
+	counts   *deliveryCounter
 	// reads are the logical shards that are read; never nil.
 	reads atomic.Pointer[shardSet]
 	// eval evaluates payloads as they arrive; nil without an extension that evaluates any. It is set before the first session
@@ -90,6 +91,7 @@ func New(server, category string, opts ...Option) (*Consumer, error) {
 	c.reads.Store(c.optionShards())
 	c.connectServices(transport, server)
 	c.cfg.renews, c.cfg.lapse = transport.RenewsTokens(), new(tokenLapse)
+	c.counts = c.startCounting(c.cfg.writes)
 	return c, nil
 }
 
@@ -105,6 +107,9 @@ func (c *Consumer) connectServices(t *rpc.Transport, server string) {
 	cell := discovery.New(t, cmp.Or(server, DefaultServer), c.cfg.random)
 	if c.streams = cell.ReadStream(); c.groups == nil {
 		c.groups = cell.Group()
+	}
+	if c.cfg.writes == nil {
+		c.cfg.writes = cell.Write()
 	}
 	if c.control == nil {
 		c.control = cell.Control()
@@ -149,6 +154,7 @@ func (c *Consumer) Close() error {
 	if s != nil {
 		s.haltWith(ErrClosed)
 	}
+	c.counts.close()
 	if release != nil {
 		release()
 	}

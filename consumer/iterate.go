@@ -198,6 +198,7 @@ type recordDelivery struct {
 	frame, offset int // number and offset of the next frame
 	decoder       record.Decoder
 	bytes         uint64 // yielded
+	yielded       int    // messages
 	// out is the record to yield, with the fields that are constant within a payload; at is its Time.
 	out Record
 	at  int64
@@ -219,8 +220,12 @@ func (c *Consumer) deliverRecords(it *streamItem, yield func(Record, error) bool
 		case d.skipFrame(&h):
 		case h.Encoding == record.EncodingArrow:
 			it.Err = fmt.Errorf("%w: shard %v, LSN %d, message %d", ErrColumnar, it.pos.shard, it.LSN, d.index)
-		case !d.deliverFrame(&h):
-			return false
+		default:
+			before := d.yielded
+			goOn := d.deliverFrame(&h)
+			if c.counts.noteFrame(&h, d.yielded-before); !goOn {
+				return false
+			}
 		}
 	}
 	return true
@@ -269,6 +274,7 @@ func (d *recordDelivery) deliverFrame(h *record.Header) bool {
 		mayReport = payload.MayBeReport(h)
 	)
 	out.SampleRate, out.Atomic, out.BatchLeft = sampleRate(h.SampleRate, it.sampleRate), h.Atomic(), 0
+	out.Origin = &Origin{Producer: h.Producer, Epoch: h.Epoch, Begun: h.BaseTime}
 	for d.decoder.Next(&r) {
 		if index++; index <= delivered {
 			continue
@@ -288,10 +294,12 @@ func (d *recordDelivery) deliverFrame(h *record.Header) bool {
 			continue
 		}
 		d.bytes += uint64(len(r.Payload))
+		d.yielded++
 		if r.Time != at { // most messages have the time of their frame
 			at, out.Time = r.Time, time.UnixMicro(r.Time)
 		}
 		out.Payload, out.Key, out.Attributes, out.Index, out.Offset = r.Payload, r.Key, r.Attributes, index-1, it.offsetOf(index-1)
+		out.Sequence = h.FirstSequence + uint64(r.Index) //nolint:gosec // not negative
 		if out.Atomic {
 			out.BatchLeft = h.Count - r.Index - 1
 		}

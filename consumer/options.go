@@ -118,6 +118,8 @@ type consumerOptions struct {
 	onPause        func()      // may be nil
 	member         bool        // of a group
 	group          groupConfig // of a member
+	countDelivery  time.Duration // 0 = never
+	writes         WriteService  // may be nil
 }
 
 func defaultConfig() consumerOptions {
@@ -176,6 +178,7 @@ func (c *consumerOptions) validate(category string) error {
 	check(c.now != nil, "WithClock: nil")
 	check(c.random != nil, "WithRandom: nil")
 	check(c.logger != nil, "WithLogger: nil")
+	check(c.countDelivery == 0 || c.countDelivery >= 10*time.Millisecond, "WithDeliveryReports: %v is below 10ms", c.countDelivery)
 	check((c.streams == nil) == (c.payloads == nil), "WithServices: want both services or none")
 	if c.extension != nil {
 		if err := c.extension.Validate(); err != nil {

@@ -13,6 +13,16 @@ type ShardID = record.ShardID
 // Len counts them. nil is valid and empty.
 type Attributes = record.Attributes
 
+// Origin is where a message comes from: the frame that its producer made.
+type Origin struct {
+	// Producer and Epoch are those of the producer's run, which numbered its messages of the logical shard. Producer is 0 for messages that were not
+	// numbered, as those that were published as JSON.
+	Producer uint64
+	Epoch    uint32
+	// Begun is when the frame was begun, Unix microseconds by the producer's clock.
+	Begun int64
+}
+
 // Record is one message. Payload, Key and Attributes point into the fetched payload: they must not be changed, and are valid
 // until the next step of the iteration.
 type Record struct {
@@ -44,4 +54,7 @@ type Record struct {
 	// Offset is the message's number in a sequenced category: from 0 and without gaps over the category's whole life, independent
 	// of what a consumer reads. It is 0 in other categories.
 	Offset uint64
+	// Origin is the producer's frame, which several messages share: it must not be changed. Sequence is the producer's number of the message.
+	Origin   *Origin
+	Sequence uint64
 }

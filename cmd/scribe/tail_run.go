@@ -298,12 +298,15 @@ type groupFlags struct {
 	name    string
 	member  string
 	sharing string
+	// delivery counts what the member prints.
+	delivery bool
 }
 
 func (f *groupFlags) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&f.name, "group", "", "read as a member of this consumer group")
 	fs.StringVar(&f.member, "member", "", "name of the member: a restart under the same name resumes at once (default: a new name)")
 	fs.StringVar(&f.sharing, "sharing", "auto", "how a new group shares the category: auto, pointers or shards")
+	fs.BoolVar(&f.delivery, "delivery", true, "with --group: tell the cell how many messages the group was given, for scribe audit")
 }
 
 var sharings = map[string]consumer.Sharing{
@@ -324,8 +327,12 @@ func (f *tailFlags) groupOptions() ([]consumer.Option, error) {
 	}
 	start, err := startOf(f.from)
 	errs = append(errs, err)
+	countEvery := time.Duration(0)
+	if f.group.delivery {
+		countEvery = countInterval
+	}
 	return []consumer.Option{
-		consumer.WithStart(start), consumer.WithMember(f.group.member), consumer.WithSharing(sharing), consumer.WithAutoCommit(0),
+		consumer.WithStart(start), consumer.WithDeliveryReports(countEvery), consumer.WithMember(f.group.member), consumer.WithSharing(sharing), consumer.WithAutoCommit(0),
 		consumer.WithMemberDescription("scribe tail"),
 	}, errors.Join(errs...)
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"scribe/consumer"
 	"scribe/internal/format/loss"
@@ -60,6 +61,37 @@ func TestLossIsTold(t *testing.T) {
 	})
 }
 
+// writeFrames writes frames of a producer to the category log, at the level none.
+func writeFrames(t *testing.T, url string, frames, inFrame int) {
+	t.Helper()
+	transport := rpc.NewTransport(nil)
+	defer transport.Close()
+	write := rpc.NewWriteClient(transport, url)
+	line := []byte(strings.Repeat("x", 300))
+	for i := range frames {
+		var b record.Builder
+		err := b.Reset(nil, record.Envelope{
+			Category: "log", BaseTime: time.Now().UnixMicro(), Sequenced: true, Producer: 7, Epoch: 1, FirstSequence: uint64(i * inFrame), //nolint:gosec // not negative
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range inFrame {
+			if err := b.AppendPayload(line); err != nil {
+				t.Fatal(err)
+			}
+		}
+		frame, err := b.Finish()
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := write.Write(t.Context(), &scribev1.WriteRequest{Frames: frame, Ack: scribev1.AckLevel_ACK_LEVEL_NONE})
+		if err != nil || res.GetResults()[0].GetError() != nil {
+			t.Fatal(err, res)
+		}
+	}
+}
+
 // outageConfig is an agent that keeps little of an outage.
 const outageConfig = `
 spool:
@@ -81,29 +113,7 @@ func TestLossesOutliveSIGTERM(t *testing.T) {
 	}
 	const frames, inFrame = 300, 100
 	agent := serve(t, nil, args...)
-	transport := rpc.NewTransport(nil)
-	defer transport.Close()
-	write := rpc.NewWriteClient(transport, agent.URL)
-	line := []byte(strings.Repeat("x", 300))
-	for i := range frames {
-		var b record.Builder
-		if err := b.Reset(nil, record.Envelope{Category: "log", BaseTime: int64(i)}); err != nil {
-			t.Fatal(err)
-		}
-		for range inFrame {
-			if err := b.AppendPayload(line); err != nil {
-				t.Fatal(err)
-			}
-		}
-		frame, err := b.Finish()
-		if err != nil {
-			t.Fatal(err)
-		}
-		res, err := write.Write(t.Context(), &scribev1.WriteRequest{Frames: frame, Ack: scribev1.AckLevel_ACK_LEVEL_NONE})
-		if err != nil || res.GetResults()[0].GetError() != nil {
-			t.Fatal(err, res)
-		}
-	}
+	writeFrames(t, agent.URL, frames, inFrame)
 	agent.Stop()
 	cell := serve(t, nil, "up", "--data", filepath.Join(dir, "data"), "--listen", address)
 	serve(t, nil, args...)

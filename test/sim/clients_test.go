@@ -89,6 +89,9 @@ func (x *writer) open(id *producer.Identity) (err error) {
 	if id != nil {
 		options = append(options, producer.WithIdentity(*id))
 	}
+	if x.w.plan.Delivery {
+		options = append(options, producer.WithHost(x.plan.Name), producer.WithDeliveryReports(5*time.Second))
+	}
 	if x.p, err = producer.New(x.w.process(x.plan.Via).url(), options...); err == nil {
 		x.w.store.noteDrawn(x.plan.Name, fmt.Sprintf("%016x", x.p.Identity().ID))
 	}

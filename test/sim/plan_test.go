@@ -24,7 +24,9 @@ type plan struct {
 	// Hour is whether they are up to an hour apart.
 	Hour bool
 	// Busy is that a kilobyte a second of a shard is a micro-shard.
-	Busy       bool `json:",omitempty"`
+	Busy bool `json:",omitempty"`
+	// Delivery is whether the cell counts deliveries, which are compared with the history.
+	Delivery   bool `json:",omitempty"`
 	Processes  []processPlan
 	Categories []categoryPlan
 	Writers    []writerPlan

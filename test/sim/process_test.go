@@ -56,7 +56,7 @@ func (p *process) url() string { return "http://" + net.JoinHostPort(p.host, "74
 func (p *process) config() app.Config {
 	c := app.DefaultConfig()
 	c.Roles, c.Data, c.Listen, c.ID = p.plan.Roles, "/data", net.JoinHostPort(p.host, "7420"), p.plan.Name
-	c.Insecure = true
+	c.Insecure, c.Delivery = true, p.w.plan.Delivery
 	if p.plan.Node {
 		c.Node, c.Cluster, c.Blobs.Path = p.plan.Name, p.w.cluster(), "/blobs"
 	}
@@ -141,6 +141,7 @@ func (p *process) beginLifeLocked() (context.Context, *life, app.Host) {
 	l.access = &access{store: p.w.store, gate: l.gate, name: name}
 	p.life = l
 	host := app.Host{
+		Name: p.plan.Name,
 		Listen: func(_ context.Context, _, address string) (net.Listener, error) {
 			return p.w.net.listen(p.host, address, l.gate)
 		},

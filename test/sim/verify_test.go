@@ -47,6 +47,9 @@ func (w *world) verifyReaders(healed time.Time) {
 	w.verifyGroups(healed, readings)
 	w.verifyKeys(healed, readings)
 	w.verifyCounts(readings)
+	if w.plan.Delivery {
+		w.verifyDelivery(healed, readings)
+	}
 }
 
 // swept is the quiet time after which retention has removed everything that it has to: it lists blobs in slices of 17.5 minutes.
@@ -339,7 +342,7 @@ func (w *world) readLogs(at string) *logs {
 	ctx, cancel := context.WithTimeout(context.Background(), liveness)
 	defer cancel()
 	l := &logs{pointers: map[string]string{}, blobs: map[string]bool{}, entries: map[string]int{}}
-	for _, x := range w.plan.Categories {
+	for _, x := range w.storedCategories() {
 		res, err := control.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: x.Name})
 		if err != nil {
 			w.violation("category %s: %v", x.Name, err)
@@ -405,7 +408,7 @@ func (w *world) verifyLogs(before, after *logs) {
 			w.violation("invariant 3: the entry at %s changed, or is new, while nobody wrote", at)
 		}
 	}
-	for _, x := range w.plan.Categories {
+	for _, x := range w.storedCategories() {
 		old, left := before.entries[x.Name], after.entries[x.Name]
 		switch {
 		case x.Retention == 0 && left != old:

@@ -84,6 +84,7 @@ func (b *Batcher) openAhead(ctx context.Context, s *aheadState, plans map[uint32
 	}
 	complete := true
 	for some := range slices.Chunk(logs, aheadChunk) {
+		b.closeOutdated(ctx, some)
 		// Only the logs of this call are marked: a flush opens by itself what has not had its turn yet.
 		if some = b.queues.BeginOpening(some); len(some) > 0 {
 			opened, ok := b.openSome(ctx, some)
@@ -116,4 +117,14 @@ func plannedLogs(plans []*scribev1.CategoryPlan, batcher string, batchers []stri
 		}
 	}
 	return logs
+}
+
+// closeOutdated finds the planned logs that this batcher takes to be open although they were removed: while nothing was planned for them, they
+// were empty for longer than the retention. Where the engine does not answer, their first flush finds out.
+func (b *Batcher) closeOutdated(ctx context.Context, logs []record.ShardID) {
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.LogTimeout)
+	defer cancel()
+	if states, err := b.deps.Log.Tail(ctx, logs); err == nil {
+		b.queues.CloseOutdated(states)
+	}
 }

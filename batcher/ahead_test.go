@@ -11,6 +11,7 @@ import (
 
 	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/metalog"
 )
 
 // provisioned is what a batcher is told to open ahead.
@@ -97,6 +98,38 @@ func TestOpenAhead(t *testing.T) {
 		took("with another slot", log(1, 2, 9), log(2, 1, 9)) // shard 0 of category 1 is the other batcher's
 		p.set([]string{"test"}, planLogs(1, 1, 2))
 		took("a smaller plan, whose logs are open")
+	})
+}
+
+// TestOpenAheadAfterRemoval: a log that was removed while nothing was planned for it is opened again with the next plan, and a frame for it waits
+// for nothing.
+func TestOpenAheadAfterRemoval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &provisioned{replaced: make(chan struct{})}
+		c := newCellWith(t, testConfig(), nil, nil, func(d *Deps) { d.Provision = p.provision() })
+		log := record.MakeShardID(1, 0, 7)
+		settle := func(plans ...*scribev1.CategoryPlan) {
+			p.set([]string{"test"}, plans...)
+			<-time.After(2 * time.Second)
+			synctest.Wait()
+		}
+		settle(planLogs(1, 1, 0))
+		states, err := c.log.Tail(t.Context(), []record.ShardID{log})
+		if err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		if n, err := c.log.Remove(t.Context(), []metalog.Unused{{Shard: log, Epoch: states[0].Epoch}}); n != 1 || err != nil {
+			t.Fatalf("%d logs were removed, %v", n, err)
+		}
+		settle(planLogs(1, 1, 0))
+		before := c.log.opens.count()
+		if r := c.submit(scribev1.AckLevel_ACK_LEVEL_COMMITTED, makeFrame(t, "alpha", 0, nil, "x")); r[0].GetError() != nil {
+			t.Fatal(r)
+		}
+		if n := c.log.opens.count() - before; n != 0 {
+			t.Errorf("%d logs were opened for a frame of a planned shard", n)
+		}
 	})
 }
 

@@ -35,6 +35,7 @@ type Log interface {
 	Open(ctx context.Context, owner string, shards []record.ShardID) ([]metalog.State, error)
 	Append(ctx context.Context, a *metalog.Append) ([]metalog.Appended, error)
 	Read(ctx context.Context, shard record.ShardID, from record.LSN, maxRecords, maxBytes int) ([]metalog.Entry, error)
+	Tail(ctx context.Context, shards []record.ShardID) ([]metalog.State, error)
 	Sequences(ctx context.Context, shard record.ShardID, producers []uint64) ([]metalog.ProducerState, error)
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"scribe/consumer"
+	"scribe/internal/format/checkpoint"
 	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -293,6 +294,31 @@ func TestLogicalShards(t *testing.T) {
 					t.Errorf("resumes logical shard %d, which is not read", l)
 				}
 			}
+		}
+	})
+}
+
+// TestResumeSaysHowFarItCame: a stream that resumes says which time the reader had reached, by its checkpoint and by what it has read since: logs that
+// were written later, and that nobody lists any more, are gaps.
+func TestResumeSaysHowFarItCame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCell()
+		c.add(shardID(0, 1), "1", "2")
+		first := open(t, c, consumer.WithUntilEnd())
+		if _, err := read(t.Context(), first, 0); err != nil {
+			t.Fatal(err)
+		}
+		cp, err := checkpoint.Parse(first.Checkpoint())
+		if err != nil || cp.Watermark == 0 {
+			t.Fatalf("%+v, %v", cp, err)
+		}
+		if got := c.starts[0].GetResumeWatermark(); got != 0 {
+			t.Errorf("a reader that begins says that it has reached %d", got)
+		}
+		got, err := read(t.Context(), open(t, c, consumer.WithUntilEnd(), from(t, first.Checkpoint())), 0)
+		want(t, got, err)
+		if got := c.starts[len(c.starts)-1].GetResumeWatermark(); got != cp.Watermark {
+			t.Errorf("a reader that resumes says that it has reached %d, its checkpoint says %d", got, cp.Watermark)
 		}
 	})
 }

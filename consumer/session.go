@@ -213,6 +213,7 @@ func (s *iterationSession) startRequest() *scribev1.StreamRequest {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	start.ResumeWatermark = c.mu.watermark
 	c.mu.share.fillStart(start, reads.wantsLog)
 	s.version.Store(c.mu.share.version)
 	return &scribev1.StreamRequest{Step: &scribev1.StreamRequest_Start{Start: start}}

@@ -165,8 +165,9 @@ func (c *ControlPlane) GetCategory(ctx context.Context, req *scribev1.GetCategor
 	if !req.GetWithShards() {
 		return &scribev1.GetCategoryResponse{Category: cat}, nil
 	}
-	return serveLeading(ctx, c, what, req, rpc.ControlService.GetCategory, func(context.Context, *heldTerm) (*scribev1.GetCategoryResponse, error) {
-		return &scribev1.GetCategoryResponse{Category: cat, Shards: c.describeShards(cat.GetId())}, nil
+	return serveLeading(ctx, c, what, req, rpc.ControlService.GetCategory, func(ctx context.Context, _ *heldTerm) (*scribev1.GetCategoryResponse, error) {
+		shards, counted := c.describeShards(ctx, cat.GetId())
+		return &scribev1.GetCategoryResponse{Category: cat, Shards: shards, LogsCounted: counted}, nil
 	})
 }
 

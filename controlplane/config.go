@@ -96,6 +96,8 @@ type Deps struct {
 	// Retirer retires the logs of deleted categories. It may fail as often as it likes: failures are retried. With nil, pending
 	// retirements wait for a control plane that has a Retirer, and their names can't be used again until then.
 	Retirer Retirer
+	// Logs lists the logs of categories, for people. With nil, or while it fails, nothing is said of them.
+	Logs LogLister
 	// Peer returns a client for the control plane at a URL. It is required where the store is shared.
 	Peer func(url string) rpc.ControlService
 	// Probe asks who serves at a member's URL, and returns the incarnation of that process. Nil: a process that joins takes over its id from whoever has it.

@@ -8,12 +8,17 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"google.golang.org/protobuf/proto"
 
 	"scribe/controlplane/provision"
 	"scribe/internal/cell/catalog"
+	"scribe/internal/format/record"
+	"scribe/internal/format/sequenced"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv/memkv"
+	"scribe/storage/metalog"
+	"scribe/storage/metalog/pebblelog"
 )
 
 // planOf returns the plan that a watched copy of the categories has, as text: micro-shards and logs by shard.
@@ -169,5 +174,51 @@ func TestReportsAreBounded(t *testing.T) {
 	table.replaceReport(now, "b", nil)
 	if got := table.addUp(now); len(got) != 0 {
 		t.Errorf("%v counts of a member that reports nothing", got)
+	}
+}
+
+// TestLogsAreDescribed: a category's description says of each shard how many logs it has, how many of them are empty, and how many were removed. While
+// the metadata engine does not answer it says that nobody has counted.
+func TestLogsAreDescribed(t *testing.T) {
+	log, err := pebblelog.Open("log", pebblelog.Options{FS: vfs.NewMem()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := run(t, memkv.New(), func(_ *Config, d *Deps) { d.Logs = log })
+	defer stop(t, c)
+	res, err := c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: "c", Shards: 2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := res.GetCategory().GetId()
+	shards := []record.ShardID{record.MakeShardID(id, 0, 1), record.MakeShardID(id, 0, 2), record.MakeShardID(id, 1, 1), sequenced.Log(id)}
+	states, err := log.Open(t.Context(), "writer", shards)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := log.Append(t.Context(), &metalog.Append{Shards: []metalog.ShardAppend{{Shard: shards[0], Epoch: states[0].Epoch, Records: [][]byte{{1}}}}}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := log.Remove(t.Context(), []metalog.Unused{{Shard: shards[2], Epoch: states[2].Epoch}}); n != 1 || err != nil {
+		t.Fatalf("%d logs were removed, %v", n, err)
+	}
+	describe := func() *scribev1.GetCategoryResponse {
+		t.Helper()
+		got, err := c.GetCategory(t.Context(), &scribev1.GetCategoryRequest{Name: "c", WithShards: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	got := describe()
+	want := []*scribev1.ShardStatus{{MicroShards: 1, ExistingLogs: 2, EmptyLogs: 1}, {Shard: 1, MicroShards: 1, RemovedLogs: 1}}
+	if !got.GetLogsCounted() || len(got.GetShards()) != 2 || !proto.Equal(got.GetShards()[0], want[0]) || !proto.Equal(got.GetShards()[1], want[1]) {
+		t.Errorf("described as %v, want %v", got, want)
+	}
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := describe(); got.GetLogsCounted() || len(got.GetShards()) != 0 {
+		t.Errorf("without the engine: %v", got)
 	}
 }

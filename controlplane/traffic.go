@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"cmp"
+	"context"
 	"maps"
 	"math"
 	"slices"
@@ -9,7 +10,10 @@ import (
 	"time"
 
 	"scribe/controlplane/provision"
+	"scribe/internal/format/record"
+	"scribe/internal/format/sequenced"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/metalog"
 )
 
 const (
@@ -85,8 +89,40 @@ func (t *trafficTable) addUp(now time.Time) map[provision.ShardID]shardRate {
 	return total
 }
 
-// describeShards describes the logical shards of a category that have traffic or a plan, by number.
-func (c *ControlPlane) describeShards(category uint32) []*scribev1.ShardStatus {
+// LogLister is the part of the metadata engine that says which logs categories have.
+type LogLister interface {
+	Shards(ctx context.Context, category uint32) ([]metalog.State, error)
+	RemovedShards(ctx context.Context, category uint32, since int64) ([]metalog.State, error)
+}
+
+// listLimit bounds how long the description of a category waits for the metadata engine.
+const listLimit = 2 * time.Second
+
+// listLogs returns the logs of a category that exist and those that were removed. It reports false if the metadata engine does not say.
+func (c *ControlPlane) listLogs(ctx context.Context, category uint32) (existing, removed []metalog.State, ok bool) {
+	if c.deps.Logs == nil {
+		return nil, nil, false
+	}
+	ctx, cancel := context.WithTimeout(ctx, listLimit)
+	defer cancel()
+	existing, err := c.deps.Logs.Shards(ctx, category)
+	if err == nil {
+		removed, err = c.deps.Logs.RemovedShards(ctx, category, 0)
+	}
+	if err != nil {
+		c.logger.WarnContext(ctx, "the logs of a category can't be listed", "category_id", category, "error", err)
+		return nil, nil, false
+	}
+	// An engine of before there were removed logs lists the others again.
+	known := make(map[record.ShardID]bool, len(existing))
+	for _, st := range existing {
+		known[st.Shard] = true
+	}
+	return existing, slices.DeleteFunc(removed, func(st metalog.State) bool { return known[st.Shard] }), true
+}
+
+// describeShards describes the logical shards of a category that have traffic, a plan or logs, by number. It reports whether logs were counted.
+func (c *ControlPlane) describeShards(ctx context.Context, category uint32) (shards []*scribev1.ShardStatus, counted bool) {
 	byShard := make(map[uint32]*scribev1.ShardStatus)
 	of := func(shard uint32) *scribev1.ShardStatus {
 		if byShard[shard] == nil {
@@ -107,5 +143,19 @@ func (c *ControlPlane) describeShards(category uint32) []*scribev1.ShardStatus {
 			s.MicroShards, s.Logs = p.GetMicroShards(), p.GetLogs()
 		}
 	}
-	return slices.SortedFunc(maps.Values(byShard), func(a, b *scribev1.ShardStatus) int { return cmp.Compare(a.GetShard(), b.GetShard()) })
+	existing, removed, counted := c.listLogs(ctx, category)
+	for _, st := range existing {
+		if sequenced.Reserved(st.Shard) {
+			continue
+		}
+		s := of(uint32(st.Shard.Logical()))
+		s.ExistingLogs++
+		if st.FirstLSN == st.NextLSN {
+			s.EmptyLogs++
+		}
+	}
+	for _, st := range removed {
+		of(uint32(st.Shard.Logical())).RemovedLogs++
+	}
+	return slices.SortedFunc(maps.Values(byShard), func(a, b *scribev1.ShardStatus) int { return cmp.Compare(a.GetShard(), b.GetShard()) }), counted
 }

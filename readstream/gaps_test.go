@@ -147,6 +147,61 @@ func TestLostLogsBeginAtTheirOrigin(t *testing.T) {
 	}
 }
 
+// Who was away while a log was written, trimmed and removed is told of the gap, as far as it says how far it had come. Others do not hear of removed
+// logs, and who meets one that is back is not told of what was trimmed before.
+func TestRemovedWhileAway(t *testing.T) {
+	h := newHarness(t)
+	known, gone := shardID(0, 1), shardID(0, 2)
+	h.write(1, known)
+	for range 5 {
+		h.write(1, gone)
+	}
+	states, err := h.engine.Tail(t.Context(), []record.ShardID{gone})
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := states[0].LastTime
+	if err := h.engine.Trim(t.Context(), gone, 6); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := h.engine.Remove(t.Context(), []metalog.Unused{{Shard: gone, Epoch: states[0].Epoch}}); n != 1 || err != nil {
+		t.Fatalf("%d logs were removed, %v", n, err)
+	}
+	resume := func(reached int64) option {
+		return func(s *scribev1.StreamStart) {
+			resumeAt([]*scribev1.ShardPosition{{Shard: uint64(known), Lsn: 2}})(s)
+			s.ResumeWatermark = reached
+		}
+	}
+	for reached, owed := range map[int64]bool{0: false, 1: true, last: true, last + 1: false} {
+		c, opened := h.open(plenty, resume(reached))
+		if follows := len(opened.GetShards()) == 2; follows != owed {
+			t.Fatalf("reached %d of %d: the stream has %v", reached, last, opened.GetShards())
+		}
+		if owed {
+			gap := c.until(func(r *scribev1.StreamResponse) bool { return r.GetGap() != nil }).GetGap()
+			if gap.GetShard() != uint64(gone) || gap.GetFrom() != 1 || gap.GetTo() != 6 || gap.GetBeforeOrigin() || gap.GetReason() != scribev1.Reason_REASON_TRIMMED {
+				t.Errorf("reached %d of %d: %v", reached, last, gap)
+			}
+		}
+	}
+	// A stream that does not have the log meets it when it is written again.
+	c, _ := h.open(plenty, resume(last+1))
+	h.create(gone)
+	h.write(1, gone)
+	for entries := 0; entries == 0; {
+		m := c.until(func(r *scribev1.StreamResponse) bool {
+			return r.GetGap() != nil || len(r.GetEntries().GetEntries()) > 0
+		})
+		if g := m.GetGap(); g != nil && !g.GetBeforeOrigin() {
+			t.Errorf("told of %v", g)
+		}
+		if entries = len(m.GetEntries().GetEntries()); entries > 0 && m.GetEntries().GetEntries()[0].GetLsn() != 6 {
+			t.Errorf("it goes on with %v", m.GetEntries().GetEntries()[0])
+		}
+	}
+}
+
 func TestDamageIsAGap(t *testing.T) {
 	for name, typed := range map[string]bool{"place known": true, "place unknown": false} {
 		t.Run(name, func(t *testing.T) {

@@ -227,7 +227,9 @@ func (st *consumerStream) firstLSN(ctx context.Context, w merge.Want, err error)
 	return states[0].FirstLSN, merge.Trimmed, nil
 }
 
-// begunAt reports whether the reader resumes behind messages of the first record of a shard.
+// begunAt reports whether a reader at the first LSN of a shard is owed what was before the shard's origin: it resumes behind messages of the first
+// record, or the shard was written after the time that the reader had reached.
 func (st *consumerStream) begunAt(shard record.ShardID) bool {
-	return st.plan.resume[shard].GetSkip() > 0
+	_, owed := st.owed[shard]
+	return owed || st.plan.resume[shard].GetSkip() > 0
 }

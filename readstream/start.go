@@ -44,6 +44,8 @@ type streamPlan struct {
 	// unsequenced requests the sources of a sequenced category. sequenced: the stream reads the sequenced log; set by findShards.
 	unsequenced bool
 	sequenced   bool
+	// reached is the persisted time that the reader had reached, with resume; 0 = unknown.
+	reached int64
 }
 
 // wantsShard reports whether the stream reads a shard.
@@ -92,6 +94,7 @@ func newPlan(req *scribev1.StreamStart, now time.Time) (*streamPlan, error) {
 	var f requestViolations
 	p := &streamPlan{
 		category: req.GetCategory(), consumer: req.GetConsumer(), at: req.GetStartAt(), time: req.GetStartTime(), unsequenced: req.GetUnsequenced(),
+		reached: req.GetResumeWatermark(),
 	}
 	if err := record.ValidateCategory(p.category); err != nil {
 		f.addViolation("%v", err)
@@ -376,6 +379,10 @@ func (st *consumerStream) addKnownShards(ctx context.Context, states []metalog.S
 		}
 		states = append(states, more...)
 	}
+	states, err := st.addRemovedShards(ctx, states, known)
+	if err != nil {
+		return err
+	}
 	// Count before comparing, so that streams that open concurrently see each other.
 	if total := st.addShards(len(states)); total > int64(st.s.cfg.TotalShards) {
 		return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, st.s.cfg.RetryAfter,
@@ -395,6 +402,29 @@ func (st *consumerStream) addKnownShards(ctx context.Context, states []metalog.S
 	}
 	st.first = states
 	return beyond.asError(scribev1.Reason_REASON_INVALID, "positions beyond the end: they are of another cell, or metadata was lost")
+}
+
+// addRemovedShards adds the shards that were written after the time that the reader had reached, and that were trimmed and removed while it was
+// away: it is owed a gap in each. It does not know of them, and nobody lists them.
+func (st *consumerStream) addRemovedShards(ctx context.Context, states []metalog.State, known map[record.ShardID]struct{}) ([]metalog.State, error) {
+	p := st.plan
+	if len(p.resume) == 0 || p.reached <= 0 || p.at != scribev1.StartAt_START_AT_EARLIEST || p.sequenced || p.unsequenced {
+		return states, nil
+	}
+	removed, err := st.s.deps.Log.RemovedShards(ctx, st.cat.GetId(), p.reached)
+	if err != nil {
+		return nil, st.s.engineError(ctx, "removed", err)
+	}
+	for _, v := range removed {
+		if _, ok := known[v.Shard]; ok || p.resume[v.Shard] != nil || !p.wantsShard(v.Shard) {
+			continue
+		}
+		if states = append(states, v); len(states) > st.s.cfg.MaxShards {
+			return nil, tooManyShards(len(states), st.s.cfg.MaxShards)
+		}
+		st.owed[v.Shard] = struct{}{}
+	}
+	return states, nil
 }
 
 func tooManyShards(n, limit int) error {

@@ -40,6 +40,8 @@ type consumerStream struct {
 	opening []*scribev1.StreamShard
 	// skips are the requested positions within a payload that the stream has not passed yet.
 	skips map[record.ShardID]*scribev1.ShardPosition
+	// owed are shards that were removed while the reader was away, and what they had is a gap. It does not change once the stream is open.
+	owed map[record.ShardID]struct{}
 	// first are the states of the initial shards, until the stream follows them.
 	first []metalog.State
 	// member is the stream's membership in its category's feed.
@@ -110,7 +112,7 @@ func newStream(s *Server, p *streamPlan, cat *scribev1.Category, send func(*scri
 	st := &consumerStream{
 		s: s, plan: p, cat: cat, send: send,
 		log:   s.log.With(slog.String("category", p.category), slog.String("consumer", p.consumer)),
-		skips: map[record.ShardID]*scribev1.ShardPosition{}, failing: map[record.ShardID]time.Time{},
+		skips: map[record.ShardID]*scribev1.ShardPosition{}, owed: map[record.ShardID]struct{}{}, failing: map[record.ShardID]time.Time{},
 		merge:   merge.New(merge.Options{Window: p.window, Limit: s.cfg.StreamBytes, Budget: s.budget}),
 		wake:    lifecycle.NewWakeChannel(),
 		reading: map[*runningRead]struct{}{}, results: make(chan readDone, (1+lateReads)*s.cfg.Reads),

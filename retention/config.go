@@ -27,6 +27,9 @@ type Config struct {
 	Linger time.Duration `yaml:"linger" default:"10m" min:"0s" max:"30d" flag:"retention-linger" help:"how long a blob stays after it was found to have no references"`
 	// PinLimit bounds how long readers may delay trimming beyond a category's retention; the retention itself is a second bound.
 	PinLimit time.Duration `yaml:"pin_limit" default:"1h" min:"0s" max:"3650d" flag:"retention-pin-limit" help:"how long readers may delay the trimming of a category beyond its retention"`
+	// LogGrace is how long an empty log stays beyond the retention of its last record. Streams must have heard of that record by then, however slow
+	// their subscriptions are.
+	LogGrace time.Duration `yaml:"log_grace" default:"1h" min:"1m" max:"3650d" help:"how long an empty log stays beyond the retention of its last record"`
 	// Interval is the least time between two checks of a category and of other due work. Waits are jittered by a fifth.
 	Interval time.Duration `yaml:"interval" default:"10s" min:"10ms" max:"1h" flag:"retention-interval" help:"least time between two checks of what is due for removal"`
 	// BoundaryStep is the least advance of the boundary. Each advance costs a small object in the blob store.
@@ -39,6 +42,8 @@ type Config struct {
 	// StoreRequests and LogRequests bound the requests a second to the blob store and to the metadata engine.
 	StoreRequests float64 `yaml:"store_requests" default:"100" min:">0"`
 	LogRequests   float64 `yaml:"log_requests" default:"500" min:">0"`
+	// LogRemovals bounds the empty logs removed a second; 0 = none are removed.
+	LogRemovals float64 `yaml:"log_removals" default:"50" min:"0" max:"1000000"`
 	// DeleteBytes bounds the bytes of blobs deleted a second; 0 = no bound. Stores reclaim space in the background.
 	DeleteBytes int64 `yaml:"delete_bytes" default:"512MiB" min:"0B"`
 	// Workers bounds the blobs that are examined, or deleted, at a time. Each worker holds a footer: up to some 30 MiB for the largest blobs.
@@ -69,6 +74,7 @@ type Log interface {
 	Retire(ctx context.Context, category uint32) error
 	Erase(ctx context.Context, category uint32) error
 	Shards(ctx context.Context, category uint32) ([]metalog.State, error)
+	Remove(ctx context.Context, shards []metalog.Unused) (int, error)
 	AdvanceBoundary(ctx context.Context, t int64) (int64, error)
 }
 
@@ -94,6 +100,9 @@ type Deps struct {
 	Blobs      blob.Store
 	Control    Control
 	Categories Categories
+	// Planned returns what says of a log whether its batcher is to have it open ahead of need: such a log is not removed. Nil means that none
+	// is planned. It is called for each category that has empty logs to remove.
+	Planned func() func(record.ShardID) bool
 	// Owner names the process in the lease: a restarted process with the same name need not wait until its own lease expires. At most
 	// metalog.MaxOwner bytes.
 	Owner string

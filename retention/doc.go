@@ -17,7 +17,8 @@
 // # Where to start reading
 //
 //   - retention.go: Keeper runs terms; a term (leaseTerm, lease.go) is the time for which this keeper holds the lease.
-//   - trim_logs.go: logTrimmer trims categories and erases deleted ones; trimSchedule decides when; trim_sequenced.go treats sequenced ones.
+//   - trim_logs.go: logTrimmer trims categories and erases deleted ones; trimSchedule decides when; trim_sequenced.go treats sequenced ones;
+//     remove_logs.go removes empty logs.
 //   - sweep.go: blobSweeper advances the boundary, examines slices of blobs (examine.go, classify.go) and deletes dead blobs;
 //     sliceSchedule decides when.
 //   - claim.go: claims in the blob store halt retention when logs and blobs do not belong together.

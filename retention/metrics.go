@@ -22,9 +22,9 @@ const (
 type keeperMetrics struct {
 	*metrics.Set
 
-	boundary, sliceLag, trimLag, doomed, doomBytes, held, dropped prometheus.Gauge
+	boundary, sliceLag, trimLag, doomed, doomBytes, held, dropped, unused prometheus.Gauge
 
-	trimmed, trims, revoked, overtaken, erased, examined, sweeps, requests prometheus.Counter
+	trimmed, trims, revoked, overtaken, erased, removed, examined, sweeps, requests prometheus.Counter
 
 	collected, freed, kept, failures *prometheus.CounterVec
 }
@@ -56,6 +56,8 @@ func newKeeperMetrics(r prometheus.Registerer, c *Keeper) (*keeperMetrics, error
 		revoked:   set.Counter("revoked_pins_total", "Trims of categories beyond a reader's pin, which had reached its limit."),
 		overtaken: set.Counter("overtaken_categories_total", "Times that a category was trimmed beyond its sequencer, which lagged too far."),
 		erased:    set.Counter("erased_categories_total", "Deleted categories whose logs were erased."),
+		unused:    set.Gauge("unused_logs", "Empty logs that nobody has used for long and that wait for their removal."),
+		removed:   set.Counter("removed_logs_total", "Empty logs that were removed."),
 		examined:  set.Counter("examined_blobs_total", "Blobs examined for references."),
 		sweeps:    set.Counter("sweeps_total", "Completed listings of all blobs."),
 		requests:  set.Counter("store_requests_total", "Requests to the blob store; a listing of up to 1000 blobs is one."),
@@ -63,7 +65,7 @@ func newKeeperMetrics(r prometheus.Registerer, c *Keeper) (*keeperMetrics, error
 		freed:     set.CounterOf("collected_bytes_total", "Bytes of deleted blobs.", "kind", kindExpired, kindOrphan),
 		kept: set.CounterOf("kept_blobs_total", "Times that a blob was kept because its references are unknown.", "reason",
 			reasonDamaged, reasonNewer, reasonUnknown),
-		failures: set.CounterOf("failures_total", "Steps that failed and are retried.", "step", "lease", "claim", "logs", "blobs"),
+		failures: set.CounterOf("failures_total", "Steps that failed and are retried.", "step", "lease", "claim", "logs", "removal", "blobs"),
 	}
 	return m, m.Register(r)
 }

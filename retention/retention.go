@@ -22,7 +22,7 @@ type Keeper struct {
 	log     *slog.Logger
 	metrics *keeperMetrics
 
-	storeRequests, logRequests, deleteBytes *rate.Limiter
+	storeRequests, logRequests, deleteBytes, removals *rate.Limiter
 
 	life  context.Context //nolint:containedctx // the role's; no call waits for it
 	end   context.CancelFunc
@@ -67,6 +67,7 @@ func prepare(cfg Config, deps Deps) (*Keeper, error) {
 		storeRequests: rate.NewLimiter(rate.Limit(cfg.StoreRequests), max(1, int(cfg.StoreRequests/4))),
 		logRequests:   rate.NewLimiter(rate.Limit(cfg.LogRequests), max(1, int(cfg.LogRequests/4))),
 		deleteBytes:   rate.NewLimiter(limit, max(1, int(min(cfg.DeleteBytes, 1<<30)))),
+		removals:      rate.NewLimiter(rate.Limit(cfg.LogRemovals), removalBurst),
 	}
 	c.mu.throttles = map[string]*logthrottle.Throttle{}
 	var err error

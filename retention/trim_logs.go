@@ -33,10 +33,16 @@ type logTrimmer struct {
 	held     map[uint32]bool
 	// fenced are, by category, the epochs with which this keeper opened sequenced logs: no sequencer can append while an epoch is the log's.
 	fenced map[uint32]uint64
+	// unused decides which empty logs are removed; waiting are those, by category, that wait for the pace of it.
+	unused  *unusedLogs
+	waiting map[uint32]int
 }
 
 func newLogTrimmer(t *leaseTerm) *logTrimmer {
-	return &logTrimmer{t: t, c: t.c, schedule: newTrimSchedule(t.c.cfg.Interval), held: map[uint32]bool{}, fenced: map[uint32]uint64{}}
+	return &logTrimmer{
+		t: t, c: t.c, schedule: newTrimSchedule(t.c.cfg.Interval), held: map[uint32]bool{}, fenced: map[uint32]uint64{},
+		unused: newUnusedLogs(t.c.cfg.LogGrace), waiting: map[uint32]int{},
+	}
 }
 
 // runRound erases deleted categories, and trims those that are due.
@@ -104,10 +110,11 @@ func (r *logTrimmer) trimCategory(ctx context.Context, id uint32, st *trimState,
 	if res.GetCategory().IsSequenced() {
 		seq = &sequencedTrim{r: r, category: id, at: at, least: now - retention.Microseconds() - min(r.c.cfg.PinLimit, retention).Microseconds()}
 	}
-	found, trimmed, err := r.trimLogs(ctx, id, at, seq)
+	states, found, trimmed, err := r.trimLogs(ctx, id, at, seq)
 	if err != nil {
 		return err
 	}
+	r.removeUnused(ctx, res.GetCategory(), states, at, now, &found)
 	found.held = found.held || held
 	if revoked && trimmed > 0 {
 		r.c.metrics.revoked.Inc()
@@ -134,19 +141,21 @@ func (r *logTrimmer) setHeld(id uint32, held bool) {
 	r.c.metrics.held.Set(float64(len(r.held)))
 }
 
-// trimLogs trims the logs of a category below a persisted time, and returns how many pointers were trimmed. seq is nil for a category that
-// is not sequenced.
-func (r *logTrimmer) trimLogs(ctx context.Context, id uint32, at int64, seq *sequencedTrim) (found trimResult, trimmed uint64, err error) {
+// trimLogs trims the logs of a category below a persisted time, and returns how many pointers were trimmed, and the states that the logs had
+// before. seq is nil for a category that is not sequenced.
+func (r *logTrimmer) trimLogs(ctx context.Context, id uint32, at int64, seq *sequencedTrim) (
+	states []metalog.State, found trimResult, trimmed uint64, err error,
+) {
 	if err := r.c.waitForLog(ctx); err != nil {
-		return found, 0, err
+		return nil, found, 0, err
 	}
-	states, err := r.c.deps.Log.Shards(ctx, id)
+	states, err = r.c.deps.Log.Shards(ctx, id)
 	if err != nil {
-		return found, 0, err
+		return nil, found, 0, err
 	}
 	if seq != nil {
 		if states, err = seq.beginTrim(ctx, states); err != nil {
-			return found, 0, err
+			return nil, found, 0, err
 		}
 	}
 	var filled []metalog.State
@@ -161,7 +170,7 @@ func (r *logTrimmer) trimLogs(ctx context.Context, id uint32, at int64, seq *seq
 		filled = filled[len(part):]
 		n, gone, err := r.trimBatch(ctx, part, at, seq)
 		if err != nil {
-			return found, trimmed, err
+			return nil, found, trimmed, err
 		}
 		trimmed += n
 		left += len(part) - gone
@@ -169,7 +178,7 @@ func (r *logTrimmer) trimLogs(ctx context.Context, id uint32, at int64, seq *seq
 			if left <= maxOldestReads && part[i].FirstLSN < part[i].NextLSN {
 				t, err := r.oldestRecord(ctx, part[i])
 				if err != nil {
-					return found, trimmed, err
+					return nil, found, trimmed, err
 				}
 				if found.oldest == 0 || t < found.oldest {
 					found.oldest = t
@@ -179,7 +188,7 @@ func (r *logTrimmer) trimLogs(ctx context.Context, id uint32, at int64, seq *seq
 	}
 	if seq != nil {
 		if err := seq.fenceOvertaken(ctx); err != nil {
-			return found, trimmed, err
+			return nil, found, trimmed, err
 		}
 		found.held = seq.held
 	}
@@ -187,7 +196,7 @@ func (r *logTrimmer) trimLogs(ctx context.Context, id uint32, at int64, seq *seq
 	if left > maxOldestReads {
 		found.oldest = 0
 	}
-	return found, trimmed, nil
+	return states, found, trimmed, nil
 }
 
 // trimBatch trims up to metalog.MaxShards logs below a persisted time, and updates their states.
@@ -284,6 +293,8 @@ func (r *logTrimmer) eraseCategories(ctx context.Context, cats []*scribev1.Categ
 			}
 		}
 		ids = append(ids, cat.GetId())
+		r.unused.dropCategory(cat.GetId())
+		r.setWaiting(cat.GetId(), 0)
 	}
 	now, err := r.c.readTime(ctx)
 	if err != nil {

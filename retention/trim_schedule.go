@@ -65,6 +65,9 @@ type trimResult struct {
 	oldest int64
 	// held: pins, or an unfinished sequencing, keep expired records.
 	held bool
+	// waiting: empty logs wait for the pace of removing. nextUnused is when another one may be unused for long enough; 0 when that is not known.
+	waiting    bool
+	nextUnused int64
 }
 
 // Bounds of the time between two trims of a category.
@@ -87,6 +90,12 @@ func (t *trimSchedule) recordResult(id uint32, retention time.Duration, l trimRe
 		due = now + min(retention, maxIdlePause).Microseconds()
 	case l.oldest != 0:
 		due = min(max(soon, l.oldest+retention.Microseconds()), now+maxIdlePause.Microseconds())
+	}
+	if l.nextUnused != 0 {
+		due = min(due, max(soon, l.nextUnused))
+	}
+	if l.waiting {
+		due = min(due, now+t.interval.Microseconds())
 	}
 	if t.categories[id] != nil {
 		t.queue.putKey(id, max(due, now+1))

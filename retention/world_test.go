@@ -62,6 +62,7 @@ func newWorld(ctx context.Context, t tester, blobs blob.Store) *world {
 	}
 	w.made = w.clock.Now
 	w.cfg.StoreRequests, w.cfg.LogRequests, w.cfg.DeleteBytes = 1e9, 1e9, 0
+	w.cfg.LogRemovals = 0 // but for the tests of removing: the world's writers do not open their logs again
 	w.open()
 	return w
 }
@@ -483,6 +484,10 @@ func (k killedLog) Trim(ctx context.Context, shard record.ShardID, before record
 
 func (k killedLog) Retire(ctx context.Context, id uint32) error {
 	return only(k.f, func() error { return k.Log.Retire(ctx, id) })
+}
+
+func (k killedLog) Remove(ctx context.Context, shards []metalog.Unused) (int, error) {
+	return do(k.f, func() (int, error) { return k.Log.Remove(ctx, shards) })
 }
 
 func (k killedLog) Erase(ctx context.Context, id uint32) error {

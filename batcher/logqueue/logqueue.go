@@ -370,6 +370,18 @@ func (q *Queues) BeginOpening(shards []record.ShardID) (list []record.ShardID) {
 	return list
 }
 
+// CloseOutdated marks those of some logs as not open that nothing is appended to, and whose epoch is another one by the engine's states: they
+// were removed since, or taken over.
+func (q *Queues) CloseOutdated(states []metalog.State) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, s := range states {
+		if l := q.queueOf(s.Shard); l.open && len(l.entries) == 0 && l.epoch < s.Epoch {
+			l.open = false
+		}
+	}
+}
+
 // Opened records the engine's states of opened logs.
 func (q *Queues) Opened(states []metalog.State, now time.Time) {
 	q.mu.Lock()

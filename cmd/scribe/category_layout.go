@@ -27,6 +27,10 @@ type shardJSON struct {
 	MessagesPerSecond uint64        `json:"messages_per_second"`
 	MicroShards       uint32        `json:"micro_shards"`
 	LogsAhead         uint32        `json:"logs_ahead"`
+	// Logs, EmptyLogs and RemovedLogs are absent where the metadata engine did not answer.
+	Logs        *uint32 `json:"logs,omitempty"`
+	EmptyLogs   *uint32 `json:"empty_logs,omitempty"`
+	RemovedLogs *uint32 `json:"removed_logs,omitempty"`
 }
 
 // lineageJSON is where hashes of a shard came from.
@@ -37,7 +41,7 @@ type lineageJSON struct {
 }
 
 // describeShards describes the logical shards of a category, by number.
-func describeShards(c *scribev1.Category, status []*scribev1.ShardStatus) []shardJSON {
+func describeShards(c *scribev1.Category, status []*scribev1.ShardStatus, counted bool) []shardJSON {
 	all := make([]shardJSON, 0, c.GetShards())
 	index := map[uint32]int{}
 	add := func(shard uint32) {
@@ -59,6 +63,15 @@ func describeShards(c *scribev1.Category, status []*scribev1.ShardStatus) []shar
 		shown := &all[index[s.GetShard()]]
 		shown.BytesPerSecond, shown.MessagesPerSecond = units.Bytes(s.GetBytesPerSecond()), s.GetMessagesPerSecond() //nolint:gosec // the server bounds it
 		shown.MicroShards, shown.LogsAhead = s.GetMicroShards(), s.GetLogs()
+	}
+	if counted {
+		for i := range all {
+			all[i].Logs, all[i].EmptyLogs, all[i].RemovedLogs = new(uint32), new(uint32), new(uint32)
+		}
+		for _, s := range status {
+			shown := &all[index[s.GetShard()]]
+			*shown.Logs, *shown.EmptyLogs, *shown.RemovedLogs = s.GetExistingLogs(), s.GetEmptyLogs(), s.GetRemovedLogs()
+		}
 	}
 	ranges := rangesOf(c)
 	for i, r := range ranges {
@@ -94,7 +107,9 @@ func newCategoryShards() *cobra.Command {
 HASHES are the first and the last hash of the values that are placed in a shard, with --shard-by key or field:PATH; a shard without any was
 merged into another. FROM is which shards' hashes it got, by splits and merges. The traffic is that of the last seconds, as the write proxies
 report it; what is little is shown as 0. MICRO-SHARDS is by how many batchers the shard is written at least, and LOGS AHEAD for how many
-batchers its log is open before they need it: both follow the traffic, and what it was at this time of other days.`,
+batchers its log is open before they need it: both follow the traffic, and what it was at this time of other days. LOGS is how many logs it
+has, EMPTY how many of them have no messages left, and REMOVED how many were removed, since nobody had used them for longer than the retention: they
+come back when they are written again, and go on where they were.`,
 		Example: `  scribe category shards clicks
   scribe category shards clicks -o json`,
 		Args: cobra.ExactArgs(1),
@@ -111,18 +126,27 @@ batchers its log is open before they need it: both follow the traffic, and what 
 		if err != nil {
 			return err
 		}
-		shards := describeShards(res.GetCategory(), res.GetShards())
+		shards := describeShards(res.GetCategory(), res.GetShards(), res.GetLogsCounted())
 		if asJSON {
 			return printJSON(cmd.OutOrStdout(), shards)
 		}
-		w := newTable(cmd.OutOrStdout(), "SHARD\tHASHES\tFROM\tBYTES/S\tMESSAGES/S\tMICRO-SHARDS\tLOGS AHEAD")
+		w := newTable(cmd.OutOrStdout(), "SHARD\tHASHES\tFROM\tBYTES/S\tMESSAGES/S\tMICRO-SHARDS\tLOGS AHEAD\tLOGS\tEMPTY\tREMOVED")
 		for i := range shards {
 			s := &shards[i]
-			fmt.Fprintf(w, "%d\t%s\t%s\t%v\t%d\t%d\t%d\n", s.Shard, s.hashesText(), s.lineageText(), s.BytesPerSecond, s.MessagesPerSecond, s.MicroShards, s.LogsAhead)
+			fmt.Fprintf(w, "%d\t%s\t%s\t%v\t%d\t%d\t%d\t%s\t%s\t%s\n", s.Shard, s.hashesText(), s.lineageText(), s.BytesPerSecond, s.MessagesPerSecond, s.MicroShards,
+				s.LogsAhead, knownText(s.Logs), knownText(s.EmptyLogs), knownText(s.RemovedLogs))
 		}
 		return w.Flush()
 	}
 	return cmd
+}
+
+// knownText is a number that may be unknown.
+func knownText(n *uint32) string {
+	if n == nil {
+		return "-"
+	}
+	return strconv.FormatUint(uint64(*n), 10)
 }
 
 func (s *shardJSON) hashesText() string {
@@ -218,5 +242,5 @@ func divideCategory(cmd *cobra.Command, server, what string, req *scribev1.Updat
 	if err != nil {
 		return err
 	}
-	return printJSON(cmd.OutOrStdout(), describeShards(done.GetCategory(), nil))
+	return printJSON(cmd.OutOrStdout(), describeShards(done.GetCategory(), nil, false))
 }

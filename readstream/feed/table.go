@@ -35,8 +35,9 @@ type tailTable struct {
 	known map[record.ShardID]struct{} // existing shards
 	list  []record.ShardID            // the same shards in order of discovery; append-only
 
-	seen    int64 // newest time or watermark received
-	floor   int64 // newest floor reported
+	looks   uint64 // how many were applied
+	seen    int64  // newest time or watermark received
+	floor   int64  // newest floor reported
 	horizon int64
 
 	touched []*Member // scratch space of applyUpdates
@@ -53,6 +54,7 @@ type shardTail struct {
 	// A look may know more than was reported: no record from aheadNext on has a time below aheadMark.
 	aheadNext record.LSN
 	aheadMark int64
+	looked    uint64 // the last look that found it
 	sealed    bool
 
 	members []*Member
@@ -199,6 +201,7 @@ const keptBatch = 16
 // something new.
 func (t *tailTable) noteLooked(states []metalog.State, seen int64) bool {
 	floor, horizon, shards := t.floor, t.horizon, len(t.list)
+	t.looks++
 	for i := range states {
 		st := &states[i]
 		t.noteExists(st.Shard)
@@ -207,6 +210,7 @@ func (t *tailTable) noteLooked(states []metalog.State, seen int64) bool {
 		if x == nil {
 			continue
 		}
+		x.looked = t.looks
 		if st.NextLSN <= x.next {
 			x.mark = max(x.mark, st.Watermark)
 			t.placeTail(x)
@@ -215,8 +219,8 @@ func (t *tailTable) noteLooked(states []metalog.State, seen int64) bool {
 		}
 	}
 	for _, x := range t.order {
-		// A shard that does not exist yet brings no record older than the look.
-		if _, ok := t.known[x.shard]; !ok {
+		// A shard that does not exist yet, or was removed and has no records, brings none that is older than the look.
+		if x.looked != t.looks {
 			x.mark = max(x.mark, seen)
 		}
 	}

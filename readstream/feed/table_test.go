@@ -312,3 +312,27 @@ func TestTable(t *testing.T) {
 		}
 	})
 }
+
+// TestLookWithoutAShard: a look that does not find a followed shard, which was removed or does not exist yet, brings it as far as one that finds it
+// empty: nobody waits for its next heartbeat.
+func TestLookWithoutAShard(t *testing.T) {
+	listed, removed, absent := record.MakeShardID(7, 0, 1), record.MakeShardID(7, 0, 2), record.MakeShardID(7, 0, 3)
+	table, l := newTailTable(), newListener(t)
+	m := &Member{listener: l}
+	table.joinMember(m)
+	table.followShards(m, []metalog.State{
+		{Shard: listed, Epoch: 1, FirstLSN: 1, NextLSN: 1, Watermark: 10},
+		{Shard: removed, Epoch: 1, FirstLSN: 5, NextLSN: 5, Watermark: 10},
+		{Shard: absent, FirstLSN: 1, NextLSN: 1, Watermark: 10},
+	})
+	table.noteLooked([]metalog.State{
+		{Shard: listed, Epoch: 1, FirstLSN: 1, NextLSN: 1, Watermark: 20}, {Shard: removed, Epoch: 1, FirstLSN: 5, NextLSN: 5, Watermark: 20},
+	}, 15)
+	if l.floor != 15 {
+		t.Errorf("with both shards: floor %d", l.floor)
+	}
+	table.noteLooked([]metalog.State{{Shard: listed, Epoch: 1, FirstLSN: 1, NextLSN: 1, Watermark: 40}}, 30)
+	if l.floor != 30 {
+		t.Errorf("without the removed one: floor %d", l.floor)
+	}
+}

@@ -16,6 +16,9 @@
 // category was deleted therefore cannot have a message acknowledged that no reader will ever see. [Log.Erase] removes what is
 // left of a retired category.
 //
+// [Log.Remove] takes empty shards that nobody writes off the list of their category, so that nobody has to follow them. A shard that is
+// opened again goes on where it was: with its next LSN, and an epoch above all earlier ones.
+//
 // # Annotations
 //
 // An engine keeps small annotations beside a record ([Log.Annotate]), such as the zone map of the payload that it points to.

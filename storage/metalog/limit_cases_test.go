@@ -56,6 +56,9 @@ var limitCases = []testCase{
 		nothing := func([]metalog.Update) error { return errors.New("called") }
 		second := func(_ any, err error) error { return err }
 		for what, err := range map[string]error{
+			"Remove of nothing":             second(e.log.Remove(e.ctx, nil)),
+			"Remove of a shard twice":       second(e.log.Remove(e.ctx, []metalog.Unused{{Shard: shardA, Epoch: 1}, {Shard: shardA, Epoch: 2}})),
+			"Remove of too many":            second(e.log.Remove(e.ctx, make([]metalog.Unused, metalog.MaxShards+1))),
 			"Open of nothing":               second(e.log.Open(e.ctx, "o", nil)),
 			"Open of too many":              second(e.log.Open(e.ctx, "o", many)),
 			"Open of a shard twice":         second(e.log.Open(e.ctx, "o", []record.ShardID{shardA, shardB, shardA})),

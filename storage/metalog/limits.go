@@ -75,6 +75,14 @@ func ValidateShards(shards []record.ShardID) error {
 	return checkCount("shards", len(shards), MaxShards)
 }
 
+// ValidateRemove checks the arguments of [Log.Remove].
+func ValidateRemove(shards []Unused) error {
+	if err := checkCount("shards", len(shards), MaxShards); err != nil {
+		return err
+	}
+	return checkDistinct(len(shards), func(i int) record.ShardID { return shards[i].Shard })
+}
+
 // ValidateProducers checks the arguments of [Log.Sequences].
 func ValidateProducers(producers []uint64) error {
 	return checkCount("producers", len(producers), MaxProducers)

@@ -21,7 +21,7 @@ const (
 	// MaxConflicts bounds the refused shards or runs that an error of Append lists: the first ones, in the order of the
 	// transaction.
 	MaxConflicts = 1_000
-	// MaxShards is how many shards Open, Tail, Seek and Subscribe take in one call.
+	// MaxShards is how many shards Open, Tail, Seek, Subscribe and Remove take in one call.
 	MaxShards = 10_000
 	// MaxProducers is how many producers Sequences takes in one call.
 	MaxProducers = 10_000
@@ -100,11 +100,21 @@ type Log interface {
 	// not retired is ErrInvalid. The call is durable when it returns; repeating it is harmless.
 	Erase(ctx context.Context, category uint32) error
 
-	// Shards returns the shards of a category by id.
+	// Remove takes empty shards off the list of their category: Shards and WatchShards do not return them until they are opened again. It
+	// passes over a shard that has records, is sealed or retired, or knows producers, and over one whose epoch is not the given one: it was
+	// opened since. It returns how many it removed. For everybody else a removed shard is an empty one, whose identity goes on: it keeps its
+	// NextLSN, its LastTime and its epoch, which removing raises, so appends of the writer that has it open fail with ErrFenced. Its Origin is
+	// its NextLSN. The call is durable when it returns; repeating it is harmless.
+	Remove(ctx context.Context, shards []Unused) (removed int, err error)
+
+	// Shards returns the shards of a category by id, but for removed ones.
 	Shards(ctx context.Context, category uint32) ([]State, error)
 
+	// RemovedShards returns the removed shards of a category by id whose LastTime is at or after since.
+	RemovedShards(ctx context.Context, category uint32, since int64) ([]State, error)
+
 	// WatchShards calls fn, never concurrently, first with the existing shards of a category, even if there are none, then with
-	// shards as they appear. The slice is valid until fn returns. WatchShards ends as Subscribe does.
+	// shards as they appear, or appear again after they were removed. The slice is valid until fn returns. WatchShards ends as Subscribe does.
 	WatchShards(ctx context.Context, category uint32, fn func([]record.ShardID) error) error
 
 	// Sequences returns a shard's states of producers, in the order of producers.
@@ -143,9 +153,16 @@ type State struct {
 	LastTime int64
 	// Watermark: no later record will have a persisted time below it.
 	Watermark int64
-	// Origin is the LSN at which the shard began in a recovery of the metadata, at most FirstLSN; 0 if it began at record.FirstLSN. There
-	// is nothing below it for a reader that has read nothing of the shard. For other readers what followed their position is gone.
+	// Origin is the LSN at which the shard began in a recovery of the metadata, or when it was removed last, at most FirstLSN; 0 if it began
+	// at record.FirstLSN. There is nothing below it for a reader that has read nothing of the shard. For other readers what followed their
+	// position is gone.
 	Origin record.LSN
+}
+
+// Unused is a shard to be removed, and the epoch that it had when it was found to be empty and unused.
+type Unused struct {
+	Shard record.ShardID
+	Epoch uint64
 }
 
 // Append is one transaction.

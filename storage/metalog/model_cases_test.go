@@ -30,6 +30,8 @@ type modelShard struct {
 	first     record.LSN
 	entries   []metalog.Entry // from LSN 1 on, trimmed ones included
 	sealed    bool
+	removed   bool
+	origin    record.LSN
 	producers map[uint64]metalog.ProducerState
 	watermark int64 // the highest that was promised
 }
@@ -64,6 +66,7 @@ func (m *modelMachine) actions() map[string]func(*rapid.T) {
 		"seal":      seldom(m.sealSome),
 		"retire":    seldom(m.retireSome),
 		"erase":     m.eraseSome,
+		"remove":    m.removeSome,
 		"sequences": m.sequencesSome,
 		"boundary":  m.advanceBoundary,
 		"list":      m.listShards,
@@ -115,7 +118,7 @@ func (m *modelMachine) openSome(rt *rapid.T) {
 		if s.sealed && states[i].Epoch != s.epoch || !s.sealed && states[i].Epoch <= s.epoch {
 			rt.Fatalf("Open gave shard %v epoch %d after %d (sealed %v)", id, states[i].Epoch, s.epoch, s.sealed)
 		}
-		s.epoch = states[i].Epoch
+		s.epoch, s.removed = states[i].Epoch, s.removed && s.sealed
 		m.shards[id] = s
 		m.checkState(rt, id, states[i])
 	}
@@ -128,7 +131,7 @@ func (m *modelMachine) checkState(rt *rapid.T, id record.ShardID, st metalog.Sta
 	if n := len(s.entries); n > 0 {
 		last = s.entries[n-1].Time
 	}
-	want := metalog.State{Shard: id, FirstLSN: s.first, NextLSN: s.next(), Epoch: s.epoch, Sealed: s.sealed, LastTime: last, Watermark: st.Watermark}
+	want := metalog.State{Shard: id, FirstLSN: s.first, NextLSN: s.next(), Epoch: s.epoch, Sealed: s.sealed, LastTime: last, Watermark: st.Watermark, Origin: s.origin}
 	if st != want {
 		rt.Fatalf("the state is %+v, want %+v", st, want)
 	}
@@ -197,7 +200,7 @@ func (m *modelMachine) decideAppend(a *metalog.Append) error {
 		switch {
 		case s.sealed, m.retired[sa.Shard.Category()]:
 			return metalog.ErrSealed
-		case sa.Epoch != s.epoch:
+		case sa.Epoch != s.epoch, s.removed:
 			return metalog.ErrFenced
 		case sa.ExpectLSN != 0 && sa.ExpectLSN != s.next():
 			return metalog.ErrConflict
@@ -316,6 +319,32 @@ func (m *modelMachine) eraseSome(rt *rapid.T) {
 	}
 }
 
+func (m *modelMachine) removeSome(rt *rapid.T) {
+	ids := someShards.Draw(rt, "shards")
+	unused := make([]metalog.Unused, len(ids))
+	want := 0
+	for i, id := range ids {
+		unused[i] = metalog.Unused{Shard: id, Epoch: m.shardOf(id).epoch}
+		if rapid.IntRange(0, 5).Draw(rt, "other epoch") == 0 {
+			unused[i].Epoch++
+		}
+		s := m.shards[id]
+		if s == nil || s.removed || s.sealed || s.first != s.next() || len(s.producers) > 0 || unused[i].Epoch != s.epoch {
+			continue
+		}
+		want++
+		s.removed = true
+		s.epoch++
+		if s.next() > record.FirstLSN {
+			s.origin = s.next()
+		}
+	}
+	n, err := m.log.Remove(m.ctx, unused)
+	if wantOutcome(rt, "Remove", err, nil) && n != want {
+		rt.Fatalf("Remove of %v removed %d, want %d", unused, n, want)
+	}
+}
+
 func (m *modelMachine) sequencesSome(rt *rapid.T) {
 	id := anyShard.Draw(rt, "shard")
 	got, err := m.log.Sequences(m.ctx, id, []uint64{1, 2, 3})
@@ -340,13 +369,20 @@ func (m *modelMachine) advanceBoundary(rt *rapid.T) {
 
 func (m *modelMachine) listShards(rt *rapid.T) {
 	category := rapid.Uint32Range(1, 3).Draw(rt, "category")
-	states, err := m.log.Shards(m.ctx, category)
-	wantOutcome(rt, "Shards", err, nil)
-	want := slices.DeleteFunc(slices.Sorted(maps.Keys(m.shards)), func(id record.ShardID) bool { return id.Category() != category })
-	if len(states) != len(want) {
-		rt.Fatalf("Shards returned %v, want %v", states, want)
-	}
-	for i, st := range states {
-		m.checkState(rt, want[i], st)
+	for call, list := range map[string]func() ([]metalog.State, error){
+		"Shards":        func() ([]metalog.State, error) { return m.log.Shards(m.ctx, category) },
+		"RemovedShards": func() ([]metalog.State, error) { return m.log.RemovedShards(m.ctx, category, 0) },
+	} {
+		states, err := list()
+		wantOutcome(rt, call, err, nil)
+		want := slices.DeleteFunc(slices.Sorted(maps.Keys(m.shards)), func(id record.ShardID) bool {
+			return id.Category() != category || m.shards[id].removed != (call == "RemovedShards")
+		})
+		if len(states) != len(want) {
+			rt.Fatalf("%s returned %v, want %v", call, states, want)
+		}
+		for i, st := range states {
+			m.checkState(rt, want[i], st)
+		}
 	}
 }

@@ -184,6 +184,10 @@ func (v *replicaView) Erase(ctx context.Context, category uint32) error {
 	return err
 }
 
+func (v *replicaView) Remove(ctx context.Context, shards []metalog.Unused) (int, error) {
+	return write(ctx, v, func(e *pebblelog.Engine) (int, error) { return e.Remove(ctx, shards) })
+}
+
 func (v *replicaView) AdvanceBoundary(ctx context.Context, t int64) (int64, error) {
 	return write(ctx, v, func(e *pebblelog.Engine) (int64, error) { return e.AdvanceBoundary(ctx, t) })
 }

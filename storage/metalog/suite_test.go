@@ -40,7 +40,7 @@ type logFactory func(tb testing.TB) *logInstance
 func runSuite(t *testing.T, f logFactory) {
 	t.Run("transcripts", func(t *testing.T) { runTranscripts(t, f) })
 	for _, group := range [][]testCase{
-		openCases, appendCases, fenceCases, readCases, seekCases, trimCases, retireCases, annotateCases, subscribeCases,
+		openCases, appendCases, fenceCases, readCases, seekCases, trimCases, retireCases, removeCases, annotateCases, subscribeCases,
 		watermarkCases, watchCases, limitCases, endCases, durableCases, linearCases, modelCases,
 	} {
 		for _, c := range group {

@@ -120,6 +120,22 @@ func (s *callTranscript) makeCall(call string, args []string) string {
 		return s.describeStates([]metalog.State{st}, err)
 	case "retire":
 		return s.describeResult("", s.log.Retire(s.ctx, uint32(s.parseNumber(args[0]))))
+	case "remove": // A ...: at the newest epochs that are known, or A@1 at the one of that number
+		n, err := s.log.Remove(s.ctx, mapEach(args, func(arg string) metalog.Unused {
+			name, number, given := strings.Cut(arg, "@")
+			u := metalog.Unused{Shard: s.parseShard(name), Epoch: 1}
+			epochs := s.epochs[u.Shard]
+			if given {
+				epochs = epochs[:s.parseNumber(number)]
+			}
+			if len(epochs) > 0 {
+				u.Epoch = epochs[len(epochs)-1]
+			}
+			return u
+		}))
+		return s.describeResult(fmt.Sprint(n), err)
+	case "removed":
+		return s.describeStates(s.log.RemovedShards(s.ctx, uint32(s.parseNumber(args[0])), 0))
 	case "erase":
 		return s.describeResult("", s.log.Erase(s.ctx, uint32(s.parseNumber(args[0]))))
 	case "boundary":

@@ -93,6 +93,7 @@ var accessRules = map[string]callers{
 	scribev1connect.MetalogServiceTrimProcedure:            members,
 	scribev1connect.MetalogServiceSealProcedure:            members,
 	scribev1connect.MetalogServiceRetireProcedure:          members,
+	scribev1connect.MetalogServiceRemoveShardsProcedure:    members,
 	scribev1connect.MetalogServiceEraseProcedure:           members,
 	scribev1connect.MetalogServiceListShardsProcedure:      operators,
 	scribev1connect.MetalogServiceWatchShardsProcedure:     members,

@@ -47,6 +47,11 @@ func (r *lateMetalog) Shards(ctx context.Context, category uint32) ([]metalog.St
 	return callEngine(ctx, r, func(log metalog.Log) ([]metalog.State, error) { return log.Shards(ctx, category) })
 }
 
+// RemovedShards implements controlplane.LogLister.
+func (r *lateMetalog) RemovedShards(ctx context.Context, category uint32, since int64) ([]metalog.State, error) {
+	return callEngine(ctx, r, func(log metalog.Log) ([]metalog.State, error) { return log.RemovedShards(ctx, category, since) })
+}
+
 // Seek implements group.Log.
 func (r *lateMetalog) Seek(ctx context.Context, shards []record.ShardID, t int64) ([]record.LSN, error) {
 	return callEngine(ctx, r, func(log metalog.Log) ([]record.LSN, error) { return log.Seek(ctx, shards, t) })

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"scribe/batcher"
 	"scribe/internal/base/balance"
 	"scribe/internal/cell/membership"
+	"scribe/internal/format/record"
+	"scribe/internal/role/affinity"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/writeproxy"
@@ -167,6 +170,28 @@ func (a *App) provision() *batcher.Provision {
 			}
 			return ids, replaced
 		},
+	}
+}
+
+// plannedLogs returns what says of a log whether its batcher is to open it ahead of need, by the plans and the batchers of now. While no batcher
+// is known, all logs of planned shards are.
+func (a *App) plannedLogs() func(record.ShardID) bool {
+	plans, _ := a.parts.catalog.Plans()
+	bySlot := make(map[uint16]uint64)
+	var all []uint64
+	for _, m := range a.parts.members.Last(scribev1.Role_ROLE_BATCHER) {
+		hash := affinity.HashOf(m.GetId())
+		bySlot[uint16(m.GetSlot())] = hash //nolint:gosec // slots are below 65,000
+		all = append(all, hash)
+	}
+	return func(log record.ShardID) bool {
+		shards, number := plans[log.Category()].GetShards(), uint32(log.Logical())
+		i, found := slices.BinarySearchFunc(shards, number, func(s *scribev1.ShardPlan, n uint32) int { return cmp.Compare(s.GetShard(), n) })
+		if !found || len(all) == 0 {
+			return found
+		}
+		own, lives := bySlot[log.Writer()]
+		return lives && affinity.IsAmong(affinity.KeyOf(log.Category(), number), own, all, int(shards[i].GetLogs()))
 	}
 }
 

@@ -55,7 +55,9 @@ var modules = []module{
 	{"blob store", (*Config).needsBlobs, (*App).startBlobs},
 	{"metalog", (*Config).usesMetalog, (*App).startMetalog},
 	{"catalog", (*Config).needsCategories, (*App).startCatalog},
-	{"member list", func(c *Config) bool { return c.hasAny(WriteProxy, Batcher, ReadStream, ReadProxy, Sequencer) }, (*App).startMembers},
+	{"member list", func(c *Config) bool {
+		return c.hasAny(WriteProxy, Batcher, ReadStream, ReadProxy, Sequencer, Retention)
+	}, (*App).startMembers},
 	{firstRole, func(c *Config) bool { return c.Has(Batcher) }, (*App).startBatcher},
 	{"write proxy", func(c *Config) bool { return c.Has(WriteProxy) }, (*App).startWriteProxy},
 	{"scribed", func(c *Config) bool { return c.Has(Scribed) }, (*App).startScribed},
@@ -151,7 +153,7 @@ func (a *App) startControlPlane(ctx context.Context) error {
 	// The metadata engine starts later and stops earlier. Without it, retiring categories is retried until the control plane stops.
 	logs := &lateMetalog{ready: make(chan struct{}), transport: a.transport, replicated: a.cfg.replicates()}
 	cp, err := controlplane.New(cfg, controlplane.Deps{
-		Store: store, Retirer: logs, Peer: a.controlPeer, Probe: a.probeProcess, Random: a.opts.Host.Random.Named("control plane"), Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
+		Store: store, Retirer: logs, Logs: logs, Peer: a.controlPeer, Probe: a.probeProcess, Random: a.opts.Host.Random.Named("control plane"), Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
@@ -383,7 +385,7 @@ func (a *App) startReadStream(context.Context) error {
 
 func (a *App) startRetention(context.Context) error {
 	c, err := retention.New(a.cfg.retentionConfig(), retention.Deps{
-		Log: a.parts.log, Blobs: a.parts.blobs, Control: a.parts.control, Categories: a.parts.catalog, Owner: a.id,
+		Log: a.parts.log, Blobs: a.parts.blobs, Control: a.parts.control, Categories: a.parts.catalog, Owner: a.id, Planned: a.plannedLogs,
 		Random: a.opts.Host.Random.Named("retention"), Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {

@@ -143,6 +143,11 @@ func (l *line) Read(ctx context.Context, s record.ShardID, from record.LSN, n, s
 	return out, err
 }
 
+func (l *line) Tail(ctx context.Context, shards []record.ShardID) (out []metalog.State, err error) {
+	err = l.call(ctx, func() error { out, err = l.log.Tail(ctx, shards); return err })
+	return out, err
+}
+
 func (l *line) Sequences(ctx context.Context, s record.ShardID, producers []uint64) (out []metalog.ProducerState, err error) {
 	err = l.call(ctx, func() error { out, err = l.log.Sequences(ctx, s, producers); return err })
 	return out, err

@@ -91,6 +91,7 @@ var procedures = map[string]requirement{
 	scribev1connect.MetalogServiceTrimProcedure:            membersOnly,
 	scribev1connect.MetalogServiceSealProcedure:            membersOnly,
 	scribev1connect.MetalogServiceRetireProcedure:          membersOnly,
+	scribev1connect.MetalogServiceRemoveShardsProcedure:    membersOnly,
 	scribev1connect.MetalogServiceEraseProcedure:           membersOnly,
 	scribev1connect.MetalogServiceAdvanceBoundaryProcedure: membersOnly,
 	scribev1connect.MetalogServiceAnnotateProcedure:        membersOnly,

@@ -275,6 +275,10 @@ func noSteps(ctx context.Context) (*scribev1.StreamRequest, error) {
 	return nil, ctx.Err()
 }
 
+func (f *fake) RemoveShards(ctx context.Context, req *scribev1.RemoveShardsRequest) (*scribev1.RemoveShardsResponse, error) {
+	return answer[scribev1.RemoveShardsResponse](ctx, f, req)
+}
+
 func (f *fake) Erase(ctx context.Context, req *scribev1.EraseRequest) (*scribev1.EraseResponse, error) {
 	return answer[scribev1.EraseResponse](ctx, f, req)
 }

@@ -61,6 +61,7 @@ type MetalogService interface {
 	Seal(ctx context.Context, req *scribev1.SealRequest) (*scribev1.SealResponse, error)
 	Retire(ctx context.Context, req *scribev1.RetireRequest) (*scribev1.RetireResponse, error)
 	Erase(ctx context.Context, req *scribev1.EraseRequest) (*scribev1.EraseResponse, error)
+	RemoveShards(ctx context.Context, req *scribev1.RemoveShardsRequest) (*scribev1.RemoveShardsResponse, error)
 	ListShards(ctx context.Context, req *scribev1.ListShardsRequest) (*scribev1.ListShardsResponse, error)
 	WatchShards(ctx context.Context, req *scribev1.WatchShardsRequest, send func(*scribev1.WatchShardsResponse) error) error
 	Sequences(ctx context.Context, req *scribev1.SequencesRequest) (*scribev1.SequencesResponse, error)

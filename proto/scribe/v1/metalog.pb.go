@@ -39,7 +39,7 @@ type ShardState struct {
 	LastTime int64 `protobuf:"varint,6,opt,name=last_time,json=lastTime,proto3" json:"last_time,omitempty"`
 	// No later record of the shard will have a persisted time below this one.
 	Watermark int64 `protobuf:"varint,7,opt,name=watermark,proto3" json:"watermark,omitempty"`
-	// LSN at which the shard began in a recovery of the metadata; 0 when it began at LSN 1.
+	// LSN at which the shard began in a recovery of the metadata, or when it was removed last; 0 when it began at LSN 1.
 	Origin        uint64 `protobuf:"varint,8,opt,name=origin,proto3" json:"origin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1467,7 +1467,11 @@ func (*EraseResponse) Descriptor() ([]byte, []int) {
 type ListShardsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The category's id.
-	Category      uint32 `protobuf:"varint,1,opt,name=category,proto3" json:"category,omitempty"`
+	Category uint32 `protobuf:"varint,1,opt,name=category,proto3" json:"category,omitempty"`
+	// The removed shards instead. Builds before that ignore it.
+	Removed bool `protobuf:"varint,2,opt,name=removed,proto3" json:"removed,omitempty"`
+	// With removed: those whose newest record was persisted at or after this time, Unix microseconds.
+	Since         int64 `protobuf:"varint,3,opt,name=since,proto3" json:"since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1505,6 +1509,20 @@ func (*ListShardsRequest) Descriptor() ([]byte, []int) {
 func (x *ListShardsRequest) GetCategory() uint32 {
 	if x != nil {
 		return x.Category
+	}
+	return 0
+}
+
+func (x *ListShardsRequest) GetRemoved() bool {
+	if x != nil {
+		return x.Removed
+	}
+	return false
+}
+
+func (x *ListShardsRequest) GetSince() int64 {
+	if x != nil {
+		return x.Since
 	}
 	return 0
 }
@@ -1555,6 +1573,153 @@ func (x *ListShardsResponse) GetStates() []*ShardState {
 	return nil
 }
 
+// RemoveShardsRequest names shards.
+type RemoveShardsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 10,000, each at most once.
+	Shards        []*UnusedShard `protobuf:"bytes,1,rep,name=shards,proto3" json:"shards,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveShardsRequest) Reset() {
+	*x = RemoveShardsRequest{}
+	mi := &file_scribe_v1_metalog_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveShardsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveShardsRequest) ProtoMessage() {}
+
+func (x *RemoveShardsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_metalog_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveShardsRequest.ProtoReflect.Descriptor instead.
+func (*RemoveShardsRequest) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *RemoveShardsRequest) GetShards() []*UnusedShard {
+	if x != nil {
+		return x.Shards
+	}
+	return nil
+}
+
+// UnusedShard is a shard that was found to be empty and unused.
+type UnusedShard struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The physical shard.
+	Shard uint64 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// The epoch that it had then: with another one it was opened since, and stays.
+	Epoch         uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnusedShard) Reset() {
+	*x = UnusedShard{}
+	mi := &file_scribe_v1_metalog_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnusedShard) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnusedShard) ProtoMessage() {}
+
+func (x *UnusedShard) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_metalog_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnusedShard.ProtoReflect.Descriptor instead.
+func (*UnusedShard) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *UnusedShard) GetShard() uint64 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *UnusedShard) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+// RemoveShardsResponse acknowledges.
+type RemoveShardsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many were removed.
+	Removed       uint32 `protobuf:"varint,1,opt,name=removed,proto3" json:"removed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveShardsResponse) Reset() {
+	*x = RemoveShardsResponse{}
+	mi := &file_scribe_v1_metalog_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveShardsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveShardsResponse) ProtoMessage() {}
+
+func (x *RemoveShardsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_metalog_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveShardsResponse.ProtoReflect.Descriptor instead.
+func (*RemoveShardsResponse) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *RemoveShardsResponse) GetRemoved() uint32 {
+	if x != nil {
+		return x.Removed
+	}
+	return 0
+}
+
 // WatchShardsRequest names a category.
 type WatchShardsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1566,7 +1731,7 @@ type WatchShardsRequest struct {
 
 func (x *WatchShardsRequest) Reset() {
 	*x = WatchShardsRequest{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[28]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1578,7 +1743,7 @@ func (x *WatchShardsRequest) String() string {
 func (*WatchShardsRequest) ProtoMessage() {}
 
 func (x *WatchShardsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[28]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1591,7 +1756,7 @@ func (x *WatchShardsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchShardsRequest.ProtoReflect.Descriptor instead.
 func (*WatchShardsRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{28}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *WatchShardsRequest) GetCategory() uint32 {
@@ -1612,7 +1777,7 @@ type WatchShardsResponse struct {
 
 func (x *WatchShardsResponse) Reset() {
 	*x = WatchShardsResponse{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[29]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1624,7 +1789,7 @@ func (x *WatchShardsResponse) String() string {
 func (*WatchShardsResponse) ProtoMessage() {}
 
 func (x *WatchShardsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[29]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1637,7 +1802,7 @@ func (x *WatchShardsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchShardsResponse.ProtoReflect.Descriptor instead.
 func (*WatchShardsResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{29}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *WatchShardsResponse) GetShards() []uint64 {
@@ -1660,7 +1825,7 @@ type SequencesRequest struct {
 
 func (x *SequencesRequest) Reset() {
 	*x = SequencesRequest{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[30]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1672,7 +1837,7 @@ func (x *SequencesRequest) String() string {
 func (*SequencesRequest) ProtoMessage() {}
 
 func (x *SequencesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[30]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1685,7 +1850,7 @@ func (x *SequencesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SequencesRequest.ProtoReflect.Descriptor instead.
 func (*SequencesRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{30}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SequencesRequest) GetShard() uint64 {
@@ -1713,7 +1878,7 @@ type SequencesResponse struct {
 
 func (x *SequencesResponse) Reset() {
 	*x = SequencesResponse{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[31]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1725,7 +1890,7 @@ func (x *SequencesResponse) String() string {
 func (*SequencesResponse) ProtoMessage() {}
 
 func (x *SequencesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[31]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1738,7 +1903,7 @@ func (x *SequencesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SequencesResponse.ProtoReflect.Descriptor instead.
 func (*SequencesResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{31}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SequencesResponse) GetProducers() []*ProducerState {
@@ -1763,7 +1928,7 @@ type ProducerState struct {
 
 func (x *ProducerState) Reset() {
 	*x = ProducerState{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[32]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1775,7 +1940,7 @@ func (x *ProducerState) String() string {
 func (*ProducerState) ProtoMessage() {}
 
 func (x *ProducerState) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[32]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1788,7 +1953,7 @@ func (x *ProducerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProducerState.ProtoReflect.Descriptor instead.
 func (*ProducerState) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{32}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ProducerState) GetProducer() uint64 {
@@ -1823,7 +1988,7 @@ type AdvanceBoundaryRequest struct {
 
 func (x *AdvanceBoundaryRequest) Reset() {
 	*x = AdvanceBoundaryRequest{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[33]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1835,7 +2000,7 @@ func (x *AdvanceBoundaryRequest) String() string {
 func (*AdvanceBoundaryRequest) ProtoMessage() {}
 
 func (x *AdvanceBoundaryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[33]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1848,7 +2013,7 @@ func (x *AdvanceBoundaryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdvanceBoundaryRequest.ProtoReflect.Descriptor instead.
 func (*AdvanceBoundaryRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{33}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *AdvanceBoundaryRequest) GetTime() int64 {
@@ -1869,7 +2034,7 @@ type AdvanceBoundaryResponse struct {
 
 func (x *AdvanceBoundaryResponse) Reset() {
 	*x = AdvanceBoundaryResponse{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[34]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1881,7 +2046,7 @@ func (x *AdvanceBoundaryResponse) String() string {
 func (*AdvanceBoundaryResponse) ProtoMessage() {}
 
 func (x *AdvanceBoundaryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[34]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1894,7 +2059,7 @@ func (x *AdvanceBoundaryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdvanceBoundaryResponse.ProtoReflect.Descriptor instead.
 func (*AdvanceBoundaryResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{34}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *AdvanceBoundaryResponse) GetTime() int64 {
@@ -1921,7 +2086,7 @@ type Annotation struct {
 
 func (x *Annotation) Reset() {
 	*x = Annotation{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[35]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1933,7 +2098,7 @@ func (x *Annotation) String() string {
 func (*Annotation) ProtoMessage() {}
 
 func (x *Annotation) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[35]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1946,7 +2111,7 @@ func (x *Annotation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Annotation.ProtoReflect.Descriptor instead.
 func (*Annotation) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{35}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Annotation) GetShard() uint64 {
@@ -1988,7 +2153,7 @@ type AnnotateRequest struct {
 
 func (x *AnnotateRequest) Reset() {
 	*x = AnnotateRequest{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[36]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2000,7 +2165,7 @@ func (x *AnnotateRequest) String() string {
 func (*AnnotateRequest) ProtoMessage() {}
 
 func (x *AnnotateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[36]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2013,7 +2178,7 @@ func (x *AnnotateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnotateRequest.ProtoReflect.Descriptor instead.
 func (*AnnotateRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{36}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *AnnotateRequest) GetAnnotations() []*Annotation {
@@ -2034,7 +2199,7 @@ type AnnotateResponse struct {
 
 func (x *AnnotateResponse) Reset() {
 	*x = AnnotateResponse{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[37]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2046,7 +2211,7 @@ func (x *AnnotateResponse) String() string {
 func (*AnnotateResponse) ProtoMessage() {}
 
 func (x *AnnotateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[37]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2059,7 +2224,7 @@ func (x *AnnotateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnotateResponse.ProtoReflect.Descriptor instead.
 func (*AnnotateResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{37}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *AnnotateResponse) GetKept() uint32 {
@@ -2087,7 +2252,7 @@ type AnnotationsRequest struct {
 
 func (x *AnnotationsRequest) Reset() {
 	*x = AnnotationsRequest{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[38]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2099,7 +2264,7 @@ func (x *AnnotationsRequest) String() string {
 func (*AnnotationsRequest) ProtoMessage() {}
 
 func (x *AnnotationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[38]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2112,7 +2277,7 @@ func (x *AnnotationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnotationsRequest.ProtoReflect.Descriptor instead.
 func (*AnnotationsRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{38}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *AnnotationsRequest) GetShard() uint64 {
@@ -2163,7 +2328,7 @@ type AnnotationsResponse struct {
 
 func (x *AnnotationsResponse) Reset() {
 	*x = AnnotationsResponse{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[39]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2175,7 +2340,7 @@ func (x *AnnotationsResponse) String() string {
 func (*AnnotationsResponse) ProtoMessage() {}
 
 func (x *AnnotationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[39]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2188,7 +2353,7 @@ func (x *AnnotationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnotationsResponse.ProtoReflect.Descriptor instead.
 func (*AnnotationsResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{39}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *AnnotationsResponse) GetAnnotations() []*Annotation {
@@ -2233,7 +2398,7 @@ type MetalogFault struct {
 
 func (x *MetalogFault) Reset() {
 	*x = MetalogFault{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[40]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2245,7 +2410,7 @@ func (x *MetalogFault) String() string {
 func (*MetalogFault) ProtoMessage() {}
 
 func (x *MetalogFault) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[40]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2258,7 +2423,7 @@ func (x *MetalogFault) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetalogFault.ProtoReflect.Descriptor instead.
 func (*MetalogFault) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{40}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *MetalogFault) GetReason() Reason {
@@ -2330,7 +2495,7 @@ type ShardRefusal struct {
 
 func (x *ShardRefusal) Reset() {
 	*x = ShardRefusal{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[41]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2342,7 +2507,7 @@ func (x *ShardRefusal) String() string {
 func (*ShardRefusal) ProtoMessage() {}
 
 func (x *ShardRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[41]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2355,7 +2520,7 @@ func (x *ShardRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShardRefusal.ProtoReflect.Descriptor instead.
 func (*ShardRefusal) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{41}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ShardRefusal) GetReason() Reason {
@@ -2389,7 +2554,7 @@ type RunRefusal struct {
 
 func (x *RunRefusal) Reset() {
 	*x = RunRefusal{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[42]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2401,7 +2566,7 @@ func (x *RunRefusal) String() string {
 func (*RunRefusal) ProtoMessage() {}
 
 func (x *RunRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[42]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2414,7 +2579,7 @@ func (x *RunRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunRefusal.ProtoReflect.Descriptor instead.
 func (*RunRefusal) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{42}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RunRefusal) GetShard() uint64 {
@@ -2533,11 +2698,20 @@ const file_scribe_v1_metalog_proto_rawDesc = "" +
 	"\x0eRetireResponse\"*\n" +
 	"\fEraseRequest\x12\x1a\n" +
 	"\bcategory\x18\x01 \x01(\rR\bcategory\"\x0f\n" +
-	"\rEraseResponse\"/\n" +
+	"\rEraseResponse\"_\n" +
 	"\x11ListShardsRequest\x12\x1a\n" +
-	"\bcategory\x18\x01 \x01(\rR\bcategory\"C\n" +
+	"\bcategory\x18\x01 \x01(\rR\bcategory\x12\x18\n" +
+	"\aremoved\x18\x02 \x01(\bR\aremoved\x12\x14\n" +
+	"\x05since\x18\x03 \x01(\x03R\x05since\"C\n" +
 	"\x12ListShardsResponse\x12-\n" +
-	"\x06states\x18\x01 \x03(\v2\x15.scribe.v1.ShardStateR\x06states\"0\n" +
+	"\x06states\x18\x01 \x03(\v2\x15.scribe.v1.ShardStateR\x06states\"E\n" +
+	"\x13RemoveShardsRequest\x12.\n" +
+	"\x06shards\x18\x01 \x03(\v2\x16.scribe.v1.UnusedShardR\x06shards\"9\n" +
+	"\vUnusedShard\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\"0\n" +
+	"\x14RemoveShardsResponse\x12\x18\n" +
+	"\aremoved\x18\x01 \x01(\rR\aremoved\"0\n" +
 	"\x12WatchShardsRequest\x12\x1a\n" +
 	"\bcategory\x18\x01 \x01(\rR\bcategory\"-\n" +
 	"\x13WatchShardsResponse\x12\x16\n" +
@@ -2591,7 +2765,7 @@ const file_scribe_v1_metalog_proto_rawDesc = "" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12)\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x11.scribe.v1.ReasonR\x06reason\x12-\n" +
 	"\x03run\x18\x03 \x01(\v2\x1b.scribe.v1.ProducerSequenceR\x03run\x12.\n" +
-	"\x05known\x18\x04 \x01(\v2\x18.scribe.v1.ProducerStateR\x05known2\xba\b\n" +
+	"\x05known\x18\x04 \x01(\v2\x18.scribe.v1.ProducerStateR\x05known2\x8b\t\n" +
 	"\x0eMetalogService\x127\n" +
 	"\x04Open\x12\x16.scribe.v1.OpenRequest\x1a\x17.scribe.v1.OpenResponse\x12=\n" +
 	"\x06Append\x12\x18.scribe.v1.AppendRequest\x1a\x19.scribe.v1.AppendResponse\x127\n" +
@@ -2602,7 +2776,8 @@ const file_scribe_v1_metalog_proto_rawDesc = "" +
 	"\x04Trim\x12\x16.scribe.v1.TrimRequest\x1a\x17.scribe.v1.TrimResponse\x127\n" +
 	"\x04Seal\x12\x16.scribe.v1.SealRequest\x1a\x17.scribe.v1.SealResponse\x12=\n" +
 	"\x06Retire\x12\x18.scribe.v1.RetireRequest\x1a\x19.scribe.v1.RetireResponse\x12:\n" +
-	"\x05Erase\x12\x17.scribe.v1.EraseRequest\x1a\x18.scribe.v1.EraseResponse\x12I\n" +
+	"\x05Erase\x12\x17.scribe.v1.EraseRequest\x1a\x18.scribe.v1.EraseResponse\x12O\n" +
+	"\fRemoveShards\x12\x1e.scribe.v1.RemoveShardsRequest\x1a\x1f.scribe.v1.RemoveShardsResponse\x12I\n" +
 	"\n" +
 	"ListShards\x12\x1c.scribe.v1.ListShardsRequest\x1a\x1d.scribe.v1.ListShardsResponse\x12N\n" +
 	"\vWatchShards\x12\x1d.scribe.v1.WatchShardsRequest\x1a\x1e.scribe.v1.WatchShardsResponse0\x01\x12F\n" +
@@ -2623,7 +2798,7 @@ func file_scribe_v1_metalog_proto_rawDescGZIP() []byte {
 	return file_scribe_v1_metalog_proto_rawDescData
 }
 
-var file_scribe_v1_metalog_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_scribe_v1_metalog_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_scribe_v1_metalog_proto_goTypes = []any{
 	(*ShardState)(nil),              // 0: scribe.v1.ShardState
 	(*ProducerSequence)(nil),        // 1: scribe.v1.ProducerSequence
@@ -2653,24 +2828,27 @@ var file_scribe_v1_metalog_proto_goTypes = []any{
 	(*EraseResponse)(nil),           // 25: scribe.v1.EraseResponse
 	(*ListShardsRequest)(nil),       // 26: scribe.v1.ListShardsRequest
 	(*ListShardsResponse)(nil),      // 27: scribe.v1.ListShardsResponse
-	(*WatchShardsRequest)(nil),      // 28: scribe.v1.WatchShardsRequest
-	(*WatchShardsResponse)(nil),     // 29: scribe.v1.WatchShardsResponse
-	(*SequencesRequest)(nil),        // 30: scribe.v1.SequencesRequest
-	(*SequencesResponse)(nil),       // 31: scribe.v1.SequencesResponse
-	(*ProducerState)(nil),           // 32: scribe.v1.ProducerState
-	(*AdvanceBoundaryRequest)(nil),  // 33: scribe.v1.AdvanceBoundaryRequest
-	(*AdvanceBoundaryResponse)(nil), // 34: scribe.v1.AdvanceBoundaryResponse
-	(*Annotation)(nil),              // 35: scribe.v1.Annotation
-	(*AnnotateRequest)(nil),         // 36: scribe.v1.AnnotateRequest
-	(*AnnotateResponse)(nil),        // 37: scribe.v1.AnnotateResponse
-	(*AnnotationsRequest)(nil),      // 38: scribe.v1.AnnotationsRequest
-	(*AnnotationsResponse)(nil),     // 39: scribe.v1.AnnotationsResponse
-	(*MetalogFault)(nil),            // 40: scribe.v1.MetalogFault
-	(*ShardRefusal)(nil),            // 41: scribe.v1.ShardRefusal
-	(*RunRefusal)(nil),              // 42: scribe.v1.RunRefusal
-	(*ShardPosition)(nil),           // 43: scribe.v1.ShardPosition
-	(*durationpb.Duration)(nil),     // 44: google.protobuf.Duration
-	(Reason)(0),                     // 45: scribe.v1.Reason
+	(*RemoveShardsRequest)(nil),     // 28: scribe.v1.RemoveShardsRequest
+	(*UnusedShard)(nil),             // 29: scribe.v1.UnusedShard
+	(*RemoveShardsResponse)(nil),    // 30: scribe.v1.RemoveShardsResponse
+	(*WatchShardsRequest)(nil),      // 31: scribe.v1.WatchShardsRequest
+	(*WatchShardsResponse)(nil),     // 32: scribe.v1.WatchShardsResponse
+	(*SequencesRequest)(nil),        // 33: scribe.v1.SequencesRequest
+	(*SequencesResponse)(nil),       // 34: scribe.v1.SequencesResponse
+	(*ProducerState)(nil),           // 35: scribe.v1.ProducerState
+	(*AdvanceBoundaryRequest)(nil),  // 36: scribe.v1.AdvanceBoundaryRequest
+	(*AdvanceBoundaryResponse)(nil), // 37: scribe.v1.AdvanceBoundaryResponse
+	(*Annotation)(nil),              // 38: scribe.v1.Annotation
+	(*AnnotateRequest)(nil),         // 39: scribe.v1.AnnotateRequest
+	(*AnnotateResponse)(nil),        // 40: scribe.v1.AnnotateResponse
+	(*AnnotationsRequest)(nil),      // 41: scribe.v1.AnnotationsRequest
+	(*AnnotationsResponse)(nil),     // 42: scribe.v1.AnnotationsResponse
+	(*MetalogFault)(nil),            // 43: scribe.v1.MetalogFault
+	(*ShardRefusal)(nil),            // 44: scribe.v1.ShardRefusal
+	(*RunRefusal)(nil),              // 45: scribe.v1.RunRefusal
+	(*ShardPosition)(nil),           // 46: scribe.v1.ShardPosition
+	(*durationpb.Duration)(nil),     // 47: google.protobuf.Duration
+	(Reason)(0),                     // 48: scribe.v1.Reason
 }
 var file_scribe_v1_metalog_proto_depIdxs = []int32{
 	0,  // 0: scribe.v1.OpenResponse.states:type_name -> scribe.v1.ShardState
@@ -2679,60 +2857,63 @@ var file_scribe_v1_metalog_proto_depIdxs = []int32{
 	8,  // 3: scribe.v1.AppendResponse.appended:type_name -> scribe.v1.Appended
 	2,  // 4: scribe.v1.ReadResponse.entries:type_name -> scribe.v1.Entry
 	0,  // 5: scribe.v1.TailResponse.states:type_name -> scribe.v1.ShardState
-	43, // 6: scribe.v1.SubscribeRequest.positions:type_name -> scribe.v1.ShardPosition
-	44, // 7: scribe.v1.SubscribeRequest.heartbeat:type_name -> google.protobuf.Duration
+	46, // 6: scribe.v1.SubscribeRequest.positions:type_name -> scribe.v1.ShardPosition
+	47, // 7: scribe.v1.SubscribeRequest.heartbeat:type_name -> google.protobuf.Duration
 	15, // 8: scribe.v1.SubscribeResponse.updates:type_name -> scribe.v1.ShardUpdate
 	2,  // 9: scribe.v1.ShardUpdate.entries:type_name -> scribe.v1.Entry
 	0,  // 10: scribe.v1.SealResponse.state:type_name -> scribe.v1.ShardState
 	0,  // 11: scribe.v1.ListShardsResponse.states:type_name -> scribe.v1.ShardState
-	32, // 12: scribe.v1.SequencesResponse.producers:type_name -> scribe.v1.ProducerState
-	35, // 13: scribe.v1.AnnotateRequest.annotations:type_name -> scribe.v1.Annotation
-	35, // 14: scribe.v1.AnnotationsResponse.annotations:type_name -> scribe.v1.Annotation
-	45, // 15: scribe.v1.MetalogFault.reason:type_name -> scribe.v1.Reason
-	41, // 16: scribe.v1.MetalogFault.refusals:type_name -> scribe.v1.ShardRefusal
-	42, // 17: scribe.v1.MetalogFault.runs:type_name -> scribe.v1.RunRefusal
-	45, // 18: scribe.v1.ShardRefusal.reason:type_name -> scribe.v1.Reason
-	0,  // 19: scribe.v1.ShardRefusal.state:type_name -> scribe.v1.ShardState
-	45, // 20: scribe.v1.RunRefusal.reason:type_name -> scribe.v1.Reason
-	1,  // 21: scribe.v1.RunRefusal.run:type_name -> scribe.v1.ProducerSequence
-	32, // 22: scribe.v1.RunRefusal.known:type_name -> scribe.v1.ProducerState
-	3,  // 23: scribe.v1.MetalogService.Open:input_type -> scribe.v1.OpenRequest
-	5,  // 24: scribe.v1.MetalogService.Append:input_type -> scribe.v1.AppendRequest
-	9,  // 25: scribe.v1.MetalogService.Read:input_type -> scribe.v1.ReadRequest
-	11, // 26: scribe.v1.MetalogService.Tail:input_type -> scribe.v1.TailRequest
-	13, // 27: scribe.v1.MetalogService.Subscribe:input_type -> scribe.v1.SubscribeRequest
-	16, // 28: scribe.v1.MetalogService.Seek:input_type -> scribe.v1.SeekRequest
-	18, // 29: scribe.v1.MetalogService.Trim:input_type -> scribe.v1.TrimRequest
-	20, // 30: scribe.v1.MetalogService.Seal:input_type -> scribe.v1.SealRequest
-	22, // 31: scribe.v1.MetalogService.Retire:input_type -> scribe.v1.RetireRequest
-	24, // 32: scribe.v1.MetalogService.Erase:input_type -> scribe.v1.EraseRequest
-	26, // 33: scribe.v1.MetalogService.ListShards:input_type -> scribe.v1.ListShardsRequest
-	28, // 34: scribe.v1.MetalogService.WatchShards:input_type -> scribe.v1.WatchShardsRequest
-	30, // 35: scribe.v1.MetalogService.Sequences:input_type -> scribe.v1.SequencesRequest
-	33, // 36: scribe.v1.MetalogService.AdvanceBoundary:input_type -> scribe.v1.AdvanceBoundaryRequest
-	36, // 37: scribe.v1.MetalogService.Annotate:input_type -> scribe.v1.AnnotateRequest
-	38, // 38: scribe.v1.MetalogService.Annotations:input_type -> scribe.v1.AnnotationsRequest
-	4,  // 39: scribe.v1.MetalogService.Open:output_type -> scribe.v1.OpenResponse
-	7,  // 40: scribe.v1.MetalogService.Append:output_type -> scribe.v1.AppendResponse
-	10, // 41: scribe.v1.MetalogService.Read:output_type -> scribe.v1.ReadResponse
-	12, // 42: scribe.v1.MetalogService.Tail:output_type -> scribe.v1.TailResponse
-	14, // 43: scribe.v1.MetalogService.Subscribe:output_type -> scribe.v1.SubscribeResponse
-	17, // 44: scribe.v1.MetalogService.Seek:output_type -> scribe.v1.SeekResponse
-	19, // 45: scribe.v1.MetalogService.Trim:output_type -> scribe.v1.TrimResponse
-	21, // 46: scribe.v1.MetalogService.Seal:output_type -> scribe.v1.SealResponse
-	23, // 47: scribe.v1.MetalogService.Retire:output_type -> scribe.v1.RetireResponse
-	25, // 48: scribe.v1.MetalogService.Erase:output_type -> scribe.v1.EraseResponse
-	27, // 49: scribe.v1.MetalogService.ListShards:output_type -> scribe.v1.ListShardsResponse
-	29, // 50: scribe.v1.MetalogService.WatchShards:output_type -> scribe.v1.WatchShardsResponse
-	31, // 51: scribe.v1.MetalogService.Sequences:output_type -> scribe.v1.SequencesResponse
-	34, // 52: scribe.v1.MetalogService.AdvanceBoundary:output_type -> scribe.v1.AdvanceBoundaryResponse
-	37, // 53: scribe.v1.MetalogService.Annotate:output_type -> scribe.v1.AnnotateResponse
-	39, // 54: scribe.v1.MetalogService.Annotations:output_type -> scribe.v1.AnnotationsResponse
-	39, // [39:55] is the sub-list for method output_type
-	23, // [23:39] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	29, // 12: scribe.v1.RemoveShardsRequest.shards:type_name -> scribe.v1.UnusedShard
+	35, // 13: scribe.v1.SequencesResponse.producers:type_name -> scribe.v1.ProducerState
+	38, // 14: scribe.v1.AnnotateRequest.annotations:type_name -> scribe.v1.Annotation
+	38, // 15: scribe.v1.AnnotationsResponse.annotations:type_name -> scribe.v1.Annotation
+	48, // 16: scribe.v1.MetalogFault.reason:type_name -> scribe.v1.Reason
+	44, // 17: scribe.v1.MetalogFault.refusals:type_name -> scribe.v1.ShardRefusal
+	45, // 18: scribe.v1.MetalogFault.runs:type_name -> scribe.v1.RunRefusal
+	48, // 19: scribe.v1.ShardRefusal.reason:type_name -> scribe.v1.Reason
+	0,  // 20: scribe.v1.ShardRefusal.state:type_name -> scribe.v1.ShardState
+	48, // 21: scribe.v1.RunRefusal.reason:type_name -> scribe.v1.Reason
+	1,  // 22: scribe.v1.RunRefusal.run:type_name -> scribe.v1.ProducerSequence
+	35, // 23: scribe.v1.RunRefusal.known:type_name -> scribe.v1.ProducerState
+	3,  // 24: scribe.v1.MetalogService.Open:input_type -> scribe.v1.OpenRequest
+	5,  // 25: scribe.v1.MetalogService.Append:input_type -> scribe.v1.AppendRequest
+	9,  // 26: scribe.v1.MetalogService.Read:input_type -> scribe.v1.ReadRequest
+	11, // 27: scribe.v1.MetalogService.Tail:input_type -> scribe.v1.TailRequest
+	13, // 28: scribe.v1.MetalogService.Subscribe:input_type -> scribe.v1.SubscribeRequest
+	16, // 29: scribe.v1.MetalogService.Seek:input_type -> scribe.v1.SeekRequest
+	18, // 30: scribe.v1.MetalogService.Trim:input_type -> scribe.v1.TrimRequest
+	20, // 31: scribe.v1.MetalogService.Seal:input_type -> scribe.v1.SealRequest
+	22, // 32: scribe.v1.MetalogService.Retire:input_type -> scribe.v1.RetireRequest
+	24, // 33: scribe.v1.MetalogService.Erase:input_type -> scribe.v1.EraseRequest
+	28, // 34: scribe.v1.MetalogService.RemoveShards:input_type -> scribe.v1.RemoveShardsRequest
+	26, // 35: scribe.v1.MetalogService.ListShards:input_type -> scribe.v1.ListShardsRequest
+	31, // 36: scribe.v1.MetalogService.WatchShards:input_type -> scribe.v1.WatchShardsRequest
+	33, // 37: scribe.v1.MetalogService.Sequences:input_type -> scribe.v1.SequencesRequest
+	36, // 38: scribe.v1.MetalogService.AdvanceBoundary:input_type -> scribe.v1.AdvanceBoundaryRequest
+	39, // 39: scribe.v1.MetalogService.Annotate:input_type -> scribe.v1.AnnotateRequest
+	41, // 40: scribe.v1.MetalogService.Annotations:input_type -> scribe.v1.AnnotationsRequest
+	4,  // 41: scribe.v1.MetalogService.Open:output_type -> scribe.v1.OpenResponse
+	7,  // 42: scribe.v1.MetalogService.Append:output_type -> scribe.v1.AppendResponse
+	10, // 43: scribe.v1.MetalogService.Read:output_type -> scribe.v1.ReadResponse
+	12, // 44: scribe.v1.MetalogService.Tail:output_type -> scribe.v1.TailResponse
+	14, // 45: scribe.v1.MetalogService.Subscribe:output_type -> scribe.v1.SubscribeResponse
+	17, // 46: scribe.v1.MetalogService.Seek:output_type -> scribe.v1.SeekResponse
+	19, // 47: scribe.v1.MetalogService.Trim:output_type -> scribe.v1.TrimResponse
+	21, // 48: scribe.v1.MetalogService.Seal:output_type -> scribe.v1.SealResponse
+	23, // 49: scribe.v1.MetalogService.Retire:output_type -> scribe.v1.RetireResponse
+	25, // 50: scribe.v1.MetalogService.Erase:output_type -> scribe.v1.EraseResponse
+	30, // 51: scribe.v1.MetalogService.RemoveShards:output_type -> scribe.v1.RemoveShardsResponse
+	27, // 52: scribe.v1.MetalogService.ListShards:output_type -> scribe.v1.ListShardsResponse
+	32, // 53: scribe.v1.MetalogService.WatchShards:output_type -> scribe.v1.WatchShardsResponse
+	34, // 54: scribe.v1.MetalogService.Sequences:output_type -> scribe.v1.SequencesResponse
+	37, // 55: scribe.v1.MetalogService.AdvanceBoundary:output_type -> scribe.v1.AdvanceBoundaryResponse
+	40, // 56: scribe.v1.MetalogService.Annotate:output_type -> scribe.v1.AnnotateResponse
+	42, // 57: scribe.v1.MetalogService.Annotations:output_type -> scribe.v1.AnnotationsResponse
+	41, // [41:58] is the sub-list for method output_type
+	24, // [24:41] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_metalog_proto_init() }
@@ -2747,7 +2928,7 @@ func file_scribe_v1_metalog_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_scribe_v1_metalog_proto_rawDesc), len(file_scribe_v1_metalog_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   43,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

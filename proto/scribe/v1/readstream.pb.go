@@ -354,6 +354,9 @@ type StreamStart struct {
 	// Exact positions, which win over start_at. At most 100,000. Beside them START_AT_EARLIEST (also what holds when nothing is set) means the
 	// first record that a shard ever had: it appeared after the positions were taken, and what was trimmed of it since is a gap.
 	Resume []*ShardPosition `protobuf:"bytes,5,rep,name=resume,proto3" json:"resume,omitempty"`
+	// With resume: the persisted time that the reader has reached, Unix microseconds; 0 = unknown. A reader that was away for so long that logs
+	// were trimmed and removed meanwhile is told of them by it.
+	ResumeWatermark int64 `protobuf:"varint,10,opt,name=resume_watermark,json=resumeWatermark,proto3" json:"resume_watermark,omitempty"`
 	// Messages are sent no further out of order of persisted time than this; absent = the category's
 	// default, which may be unbounded. It is 0 where the category is repeatable, whatever is asked for.
 	Window *durationpb.Duration `protobuf:"bytes,6,opt,name=window,proto3" json:"window,omitempty"`
@@ -438,6 +441,13 @@ func (x *StreamStart) GetResume() []*ShardPosition {
 		return x.Resume
 	}
 	return nil
+}
+
+func (x *StreamStart) GetResumeWatermark() int64 {
+	if x != nil {
+		return x.ResumeWatermark
+	}
+	return 0
 }
 
 func (x *StreamStart) GetWindow() *durationpb.Duration {
@@ -1418,14 +1428,16 @@ const file_scribe_v1_readstream_proto_rawDesc = "" +
 	"\rStreamRequest\x12.\n" +
 	"\x05start\x18\x01 \x01(\v2\x16.scribe.v1.StreamStartH\x00R\x05start\x124\n" +
 	"\acredits\x18\x02 \x01(\v2\x18.scribe.v1.StreamCreditsH\x00R\acreditsB\x06\n" +
-	"\x04step\"\x8c\x04\n" +
+	"\x04step\"\xb7\x04\n" +
 	"\vStreamStart\x12\x1a\n" +
 	"\bcategory\x18\x01 \x01(\tR\bcategory\x12%\n" +
 	"\x0elogical_shards\x18\x02 \x03(\rR\rlogicalShards\x12-\n" +
 	"\bstart_at\x18\x03 \x01(\x0e2\x12.scribe.v1.StartAtR\astartAt\x12\x1d\n" +
 	"\n" +
 	"start_time\x18\x04 \x01(\x03R\tstartTime\x120\n" +
-	"\x06resume\x18\x05 \x03(\v2\x18.scribe.v1.ShardPositionR\x06resume\x121\n" +
+	"\x06resume\x18\x05 \x03(\v2\x18.scribe.v1.ShardPositionR\x06resume\x12)\n" +
+	"\x10resume_watermark\x18\n" +
+	" \x01(\x03R\x0fresumeWatermark\x121\n" +
 	"\x06window\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06window\x122\n" +
 	"\acredits\x18\a \x01(\v2\x18.scribe.v1.StreamCreditsR\acredits\x127\n" +
 	"\theartbeat\x18\b \x01(\v2\x19.google.protobuf.DurationR\theartbeat\x12\x1a\n" +

@@ -222,7 +222,7 @@ func checkOwnFolder(db *pebble.DB) error {
 		return err
 	case !found:
 		return errors.New("it holds no logs")
-	case version == schema.ReplicaVersion:
+	case schema.IsReplica(version):
 		return fmt.Errorf("%w: it belongs to a replica already", ErrReplica)
 	case version != schema.Version:
 		return fmt.Errorf("%w: version %d, this build reads %d", ErrVersion, version, schema.Version)

@@ -196,12 +196,7 @@ func (c *logCommitter) buildBatch(first *commitRequest) (bound int64, err error)
 		}
 	}
 	for _, sh := range c.dirty {
-		if sh.cur.Epoch == 0 {
-			continue // erased, see eraseOp
-		}
-		c.key = schema.AppendStateKey(c.key[:0], sh.id)
-		c.value = schema.AppendState(c.value[:0], c.key, sh.cur)
-		err = errors.Join(err, c.batch.Set(c.key, c.value, nil))
+		err = errors.Join(err, c.writeState(sh))
 	}
 	for k, p := range c.producers {
 		c.key = k.append(c.key[:0])
@@ -212,6 +207,27 @@ func (c *logCommitter) buildBatch(first *commitRequest) (bound int64, err error)
 		setNumber(c.batch, schema.MetaClock, bound)
 	}
 	return bound, err
+}
+
+// writeState adds a changed state to the batch: as the shard's state, or, of a removed shard, as its stub.
+func (c *logCommitter) writeState(sh *shardEntry) (err error) {
+	if sh.cur.Epoch == 0 {
+		return nil // erased, see eraseOp
+	}
+	if sh.cur.Removed {
+		if err := c.batch.Delete(schema.AppendStateKey(c.key[:0], sh.id), nil); err != nil {
+			return err
+		}
+		c.key = schema.AppendStubKey(c.key[:0], sh.id)
+		c.value = schema.AppendStub(c.value[:0], c.key, sh.cur)
+		return c.batch.Set(c.key, c.value, nil)
+	}
+	if sh.pub.Removed {
+		err = c.batch.Delete(schema.AppendStubKey(c.key[:0], sh.id), nil)
+	}
+	c.key = schema.AppendStateKey(c.key[:0], sh.id)
+	c.value = schema.AppendState(c.value[:0], c.key, sh.cur)
+	return errors.Join(err, c.batch.Set(c.key, c.value, nil))
 }
 
 // nextRequest returns a queued request, or nil if there is none or the batch is full.

@@ -26,7 +26,7 @@ func (o *eraseOp) stage(c *logCommitter) error {
 	if !c.retired.holds(o.category) {
 		return fmt.Errorf("%w: category %d was not retired: it can't be erased", metalog.ErrInvalid, o.category)
 	}
-	found, err := c.eraseShards(o.category)
+	found, removed, err := c.eraseShards(o.category)
 	if err != nil || !found {
 		return err
 	}
@@ -40,21 +40,26 @@ func (o *eraseOp) stage(c *logCommitter) error {
 			c.known.Remove(k)
 		}
 	}
-	for _, kind := range []schema.Kind{schema.KindState, schema.KindRecord, schema.KindProducer, schema.KindAnnotation} {
+	kinds := []schema.Kind{schema.KindState, schema.KindRecord, schema.KindProducer, schema.KindAnnotation}
+	if removed { // replicas of before there were stubs do not know their kind
+		kinds = append(kinds, schema.KindStub)
+	}
+	for _, kind := range kinds {
 		low, high := schema.CategoryBounds(kind, o.category)
 		_ = c.batch.DeleteRange(low, high, nil) // a batch without an index fails only when it is closed
 	}
 	return nil
 }
 
-// eraseShards makes the shards of a category such that never will be. found says that there are any.
-func (c *logCommitter) eraseShards(category uint32) (found bool, err error) {
+// eraseShards makes the shards of a category such that never will be. found says that there are any, removed that there are removed ones.
+func (c *logCommitter) eraseShards(category uint32) (found, removed bool, err error) {
 	shards, err := c.categoryShards(category)
 	for _, sh := range shards {
 		if sh != nil && sh.cur.Epoch != 0 {
+			removed = removed || sh.cur.Removed || sh.pub.Removed
 			sh.cur = erasedState
 			c.markDirty(sh)
 		}
 	}
-	return len(shards) > 0, err
+	return len(shards) > 0, removed, err
 }

@@ -28,7 +28,7 @@ func (e *Engine) loadFolder() error {
 			return err
 		}
 		setNumber(b, schema.MetaFormat, schema.Version)
-	case version == schema.ReplicaVersion:
+	case schema.IsReplica(version):
 		return fmt.Errorf("%w: it belongs to a replica: give the journal, or use another folder", ErrReplica)
 	case version > schema.Version:
 		return fmt.Errorf("%w: version %d, this build reads %d: use a newer build", ErrVersion, version, schema.Version)

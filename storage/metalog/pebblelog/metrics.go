@@ -24,6 +24,7 @@ type engineMetrics struct {
 	commitGroup   prometheus.Histogram
 	commitBytes   prometheus.Counter
 	subscriptions prometheus.Gauge
+	removed       prometheus.Counter
 	background    prometheus.Counter
 	stalls        prometheus.Counter
 	// annotations counts annotations kept, badAnnotations those found damaged by a read.
@@ -54,6 +55,7 @@ func newMetrics(e *Engine) *engineMetrics {
 		commitSeconds:  set.Histogram("commit_seconds", "Time to write and sync one batch.", prometheus.ExponentialBuckets(0.0001, 2, 18)),
 		commitGroup:    set.Histogram("commit_requests", "Requests that shared one sync.", prometheus.ExponentialBuckets(1, 2, 11)),
 		subscriptions:  set.Gauge("subscriptions", "Running subscriptions."),
+		removed:        set.Counter("removed_shards_total", "Empty shards that were removed from the lists of their categories."),
 	}
 	set.GaugeFunc("cached_shards", "Shards whose state is in memory.", func() float64 { return float64(e.table.len()) })
 	set.GaugeFunc("queued_requests", "Requests that wait for the committer.", func() float64 { return float64(len(e.queue)) })

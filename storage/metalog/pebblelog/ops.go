@@ -40,6 +40,7 @@ func (o *openOp) stage(c *logCommitter) error {
 		}
 		if !sh.cur.Sealed {
 			sh.cur.Epoch++
+			sh.cur.Removed = false
 			c.markDirty(sh)
 		}
 		o.out[i] = publicState(id, sh.cur, c.now)
@@ -111,7 +112,7 @@ func (o *appendOp) findShards(c *logCommitter) error {
 		switch {
 		case st.Sealed, c.retired.holds(s.Shard.Category()):
 			why = metalog.ErrSealed
-		case s.Epoch != st.Epoch:
+		case s.Epoch != st.Epoch, st.Removed:
 			why = metalog.ErrFenced
 		case s.ExpectLSN != 0 && s.ExpectLSN != st.Next:
 			why = metalog.ErrConflict

@@ -187,7 +187,7 @@ func TestWatchNeitherMissesNorRepeats(t *testing.T) {
 	w := &categoryWatch{wake: make(chan struct{}, 1)}
 	e.table.addWatch(7, w)
 	defer e.table.removeWatch(7, w)
-	ids, err := e.shardIDs(t.Context(), 7)
+	ids, err := e.shardIDs(t.Context(), 7, schema.KindState)
 	if err != nil {
 		t.Fatal(err)
 	}

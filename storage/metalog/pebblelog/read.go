@@ -269,31 +269,53 @@ func (e *Engine) Shards(ctx context.Context, category uint32) ([]metalog.State, 
 	if err := e.awaitBarrier(ctx); err != nil {
 		return nil, err
 	}
-	ids, err := e.shardIDs(ctx, category)
-	if err != nil {
-		return nil, err
-	}
-	states, err := e.tailStates(ctx, ids)
-	if err != nil {
-		return nil, err
-	}
-	existing := states[:0]
-	for _, st := range states {
-		if st.Epoch != 0 {
-			existing = append(existing, st)
-		}
-	}
-	return existing, nil
+	return e.statesWhere(ctx, category, schema.KindState, isListed)
 }
 
-// shardIDs returns the shards of a category that have a state in Pebble, in order, including unpublished ones.
-func (e *Engine) shardIDs(ctx context.Context, category uint32) (ids []record.ShardID, err error) {
-	low, high := schema.CategoryBounds(schema.KindState, category)
+// RemovedShards implements metalog.Log.
+func (e *Engine) RemovedShards(ctx context.Context, category uint32, since int64) ([]metalog.State, error) {
+	if err := e.enterCall(); err != nil {
+		return nil, err
+	}
+	defer e.leaveCall()
+	if err := e.awaitBarrier(ctx); err != nil {
+		return nil, err
+	}
+	return e.statesWhere(ctx, category, schema.KindStub, func(st schema.State) bool { return st.Removed && st.LastTime >= since })
+}
+
+// statesWhere returns the published states that take satisfies, of the shards of a category that have keys of a kind, in order.
+func (e *Engine) statesWhere(ctx context.Context, category uint32, kind schema.Kind, take func(schema.State) bool) ([]metalog.State, error) {
+	ids, err := e.shardIDs(ctx, category, kind)
+	if err != nil {
+		return nil, err
+	}
+	states := make([]schema.State, len(ids))
+	w, err := e.publishedStates(ctx, ids, states)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]metalog.State, 0, len(ids))
+	for i, st := range states {
+		if take(st) {
+			out = append(out, publicState(ids[i], st, w))
+		}
+	}
+	return out, nil
+}
+
+// shardIDs returns the shards of a category that have a state, or a stub, in Pebble, in order, including unpublished ones.
+func (e *Engine) shardIDs(ctx context.Context, category uint32, kind schema.Kind) (ids []record.ShardID, err error) {
+	shardOf := schema.StateKeyShard
+	if kind == schema.KindStub {
+		shardOf = schema.StubKeyShard
+	}
+	low, high := schema.CategoryBounds(kind, category)
 	for it, err := range keysBetween(e.db, low, high, seekNextKey) {
 		if err != nil {
 			return nil, err
 		}
-		id, err := schema.StateKeyShard(it.Key())
+		id, err := shardOf(it.Key())
 		if err != nil {
 			return nil, readError(record.MakeShardID(category, 0, 0), 0, err)
 		}

@@ -186,7 +186,9 @@ func (c *logCommitter) stageChange(ch schema.Change) error {
 	var err error
 	switch kind := schema.Kind(ch.Key[0]); {
 	case kind == schema.KindState && ch.Kind == schema.ChangeSet:
-		err = c.stageState(ch)
+		err = c.stageState(ch, schema.StateKeyShard, schema.DecodeState)
+	case kind == schema.KindStub && ch.Kind == schema.ChangeSet:
+		err = c.stageState(ch, schema.StubKeyShard, schema.DecodeStub)
 	case kind == schema.KindState && ch.Kind == schema.ChangeDeleteRange:
 		err = c.stageErasure(ch)
 	case kind == schema.KindRecord && ch.Kind == schema.ChangeSet:
@@ -209,12 +211,13 @@ func (c *logCommitter) stageChange(ch schema.Change) error {
 	}
 }
 
-func (c *logCommitter) stageState(ch schema.Change) error {
-	id, err := schema.StateKeyShard(ch.Key)
+// stageState takes a state of an entry: a shard's state, or its stub.
+func (c *logCommitter) stageState(ch schema.Change, shardOf func([]byte) (record.ShardID, error), decode func(key, value []byte) (schema.State, error)) error {
+	id, err := shardOf(ch.Key)
 	if err != nil {
 		return err
 	}
-	st, err := schema.DecodeState(ch.Key, ch.Value)
+	st, err := decode(ch.Key, ch.Value)
 	if err != nil {
 		return err
 	}
@@ -236,7 +239,7 @@ func (c *logCommitter) stageErasure(ch schema.Change) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.eraseShards(category)
+	_, _, err = c.eraseShards(category)
 	return err
 }
 

@@ -100,13 +100,18 @@ func (o *retireOp) stage(c *logCommitter) error {
 	return nil
 }
 
-// categoryShards returns the shards of a category, some of them twice. Those that the batch being built creates are in c.dirty, the
-// others in Pebble.
+// categoryShards returns the shards of a category, also removed ones, some of them twice. Those that the batch being built creates are in
+// c.dirty, the others in Pebble.
 func (c *logCommitter) categoryShards(category uint32) ([]*shardEntry, error) {
-	ids, err := c.e.shardIDs(context.Background(), category)
+	ids, err := c.e.shardIDs(context.Background(), category, schema.KindState)
 	if err != nil {
 		return nil, err
 	}
+	stubs, err := c.e.shardIDs(context.Background(), category, schema.KindStub)
+	if err != nil {
+		return nil, err
+	}
+	ids = append(ids, stubs...)
 	for _, sh := range c.dirty {
 		if sh.id.Category() == category {
 			ids = append(ids, sh.id)

@@ -192,7 +192,7 @@ func (t *shardTable) publishStates(changed []*shardEntry, r categorySet) {
 	defer t.mu.Unlock()
 	t.mu.retired = append(t.mu.retired[:0], r...)
 	for _, sh := range changed {
-		created := sh.pub.Epoch == 0 && sh.cur.Epoch != 0
+		created := !isListed(sh.pub) && isListed(sh.cur)
 		sh.pub = sh.cur
 		if created {
 			for _, w := range t.mu.watches[sh.id.Category()] {
@@ -201,6 +201,9 @@ func (t *shardTable) publishStates(changed []*shardEntry, r categorySet) {
 		}
 	}
 }
+
+// isListed reports whether a shard with this state is among those of its category.
+func isListed(st schema.State) bool { return st.Epoch != 0 && !st.Removed }
 
 // forgetShards forgets all states. Nobody uses the table.
 func (t *shardTable) forgetShards() {
@@ -215,9 +218,14 @@ func (t *shardTable) len() int {
 	return len(t.mu.shards)
 }
 
-// loadState reads a shard's state from Pebble.
+// loadState reads a shard's state, or its stub, from Pebble. A shard that is opened again between the two looks has neither: whoever asks
+// finds it in the table then, as the committer puts it there first.
 func (t *shardTable) loadState(id record.ShardID) (st schema.State, found bool, err error) {
-	st, found, err = lookUp(t.db, schema.AppendStateKey(make([]byte, 0, schema.StateKeyLen), id), schema.DecodeState)
+	key := make([]byte, 0, schema.StateKeyLen)
+	st, found, err = lookUp(t.db, schema.AppendStateKey(key, id), schema.DecodeState)
+	if !found && err == nil {
+		st, found, err = lookUp(t.db, schema.AppendStubKey(key, id), schema.DecodeStub)
+	}
 	if err != nil {
 		err = readError(id, 0, err)
 	}

@@ -6,10 +6,11 @@ import (
 
 	"scribe/internal/base/lifecycle"
 	"scribe/internal/format/record"
+	"scribe/storage/metalog/pebblelog/schema"
 )
 
-// categoryWatch collects the new shards of a category for one caller of WatchShards. A shard is created once, so the memory for a
-// slow caller is at most eight bytes for each existing shard.
+// categoryWatch collects the new shards of a category for one caller of WatchShards. A shard is created once, and listed again
+// seldom, so the memory for a slow caller is about eight bytes for each existing shard.
 type categoryWatch struct {
 	wake lifecycle.WakeChannel
 	// fresh are the shards published since the caller last took it; guarded by table.mu.
@@ -63,7 +64,7 @@ func (t *shardTable) existingShards(ids []record.ShardID, w *categoryWatch) []re
 		}
 		seen[id] = struct{}{}
 		// A shard that is in Pebble but not in the table was not touched since the engine opened.
-		if sh := t.mu.shards[id]; sh == nil || sh.pub.Epoch != 0 {
+		if sh := t.mu.shards[id]; sh == nil || isListed(sh.pub) {
 			out = append(out, id)
 		}
 	}
@@ -82,7 +83,7 @@ func (e *Engine) WatchShards(ctx context.Context, category uint32, fn func([]rec
 	w := &categoryWatch{wake: lifecycle.NewWakeChannel()}
 	e.table.addWatch(category, w)
 	defer e.table.removeWatch(category, w)
-	ids, err := e.shardIDs(ctx, category)
+	ids, err := e.shardIDs(ctx, category, schema.KindState)
 	if err != nil {
 		return err
 	}

@@ -147,6 +147,21 @@ func (c *engineClient) Shards(ctx context.Context, category uint32) ([]metalog.S
 	return convertAll(res.GetStates(), stateFromProto), nil
 }
 
+// RemovedShards implements metalog.Log. A server of before there were removed shards answers with those that are there.
+func (c *engineClient) RemovedShards(ctx context.Context, category uint32, since int64) ([]metalog.State, error) {
+	res, err := unaryCall(ctx, c, nil, c.svc.ListShards, &scribev1.ListShardsRequest{Category: category, Removed: true, Since: since})
+	if err != nil {
+		return nil, err
+	}
+	return convertAll(res.GetStates(), stateFromProto), nil
+}
+
+// Remove implements metalog.Log.
+func (c *engineClient) Remove(ctx context.Context, shards []metalog.Unused) (int, error) {
+	res, err := unaryCall(ctx, c, metalog.ValidateRemove(shards), c.svc.RemoveShards, &scribev1.RemoveShardsRequest{Shards: convertAll(shards, unusedToProto)})
+	return int(res.GetRemoved()), err
+}
+
 // Sequences implements metalog.Log.
 func (c *engineClient) Sequences(ctx context.Context, shard record.ShardID, producers []uint64) ([]metalog.ProducerState, error) {
 	res, err := unaryCall(ctx, c, metalog.ValidateProducers(producers), c.svc.Sequences,

@@ -64,6 +64,14 @@ func positionFromProto(p *scribev1.ShardPosition) metalog.Position {
 	return metalog.Position{Shard: record.ShardID(p.GetShard()), LSN: record.LSN(p.GetLsn())}
 }
 
+func unusedToProto(u metalog.Unused) *scribev1.UnusedShard {
+	return &scribev1.UnusedShard{Shard: uint64(u.Shard), Epoch: u.Epoch}
+}
+
+func unusedFromProto(u *scribev1.UnusedShard) metalog.Unused {
+	return metalog.Unused{Shard: record.ShardID(u.GetShard()), Epoch: u.GetEpoch()}
+}
+
 func appendToProto(a *metalog.Append) *scribev1.AppendRequest {
 	return &scribev1.AppendRequest{OldestBlob: a.OldestBlob, Appends: convertAll(a.Shards, func(s metalog.ShardAppend) *scribev1.ShardAppend {
 		return &scribev1.ShardAppend{

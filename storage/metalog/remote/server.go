@@ -98,8 +98,20 @@ func (s *engineServer) Erase(ctx context.Context, req *scribev1.EraseRequest) (*
 
 // ListShards implements rpc.MetalogService.
 func (s *engineServer) ListShards(ctx context.Context, req *scribev1.ListShardsRequest) (*scribev1.ListShardsResponse, error) {
-	states, err := s.log.Shards(ctx, req.GetCategory())
+	list := s.log.Shards
+	if req.GetRemoved() {
+		list = func(ctx context.Context, category uint32) ([]metalog.State, error) {
+			return s.log.RemovedShards(ctx, category, req.GetSince())
+		}
+	}
+	states, err := list(ctx, req.GetCategory())
 	return &scribev1.ListShardsResponse{States: convertAll(states, stateToProto)}, toRPC(err)
+}
+
+// RemoveShards implements rpc.MetalogService.
+func (s *engineServer) RemoveShards(ctx context.Context, req *scribev1.RemoveShardsRequest) (*scribev1.RemoveShardsResponse, error) {
+	removed, err := s.log.Remove(ctx, convertAll(req.GetShards(), unusedFromProto))
+	return &scribev1.RemoveShardsResponse{Removed: uint32(removed)}, toRPC(err) //nolint:gosec // at most as many as asked for
 }
 
 // WatchShards implements rpc.MetalogService.

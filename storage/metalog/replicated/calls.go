@@ -43,6 +43,11 @@ func (l *Log) Erase(ctx context.Context, category uint32) error {
 	return err
 }
 
+// Remove implements metalog.Log.
+func (l *Log) Remove(ctx context.Context, shards []metalog.Unused) (int, error) {
+	return writeLeader(ctx, l, func(r metalog.Log) (int, error) { return r.Remove(ctx, shards) })
+}
+
 // AdvanceBoundary implements metalog.Log.
 func (l *Log) AdvanceBoundary(ctx context.Context, t int64) (int64, error) {
 	return writeLeader(ctx, l, func(r metalog.Log) (int64, error) { return r.AdvanceBoundary(ctx, t) })
@@ -83,6 +88,11 @@ func (l *Log) Seek(ctx context.Context, shards []record.ShardID, t int64) ([]rec
 // Shards implements metalog.Log.
 func (l *Log) Shards(ctx context.Context, category uint32) ([]metalog.State, error) {
 	return readAny(ctx, l, func(r metalog.Log) ([]metalog.State, error) { return r.Shards(ctx, category) })
+}
+
+// RemovedShards implements metalog.Log.
+func (l *Log) RemovedShards(ctx context.Context, category uint32, since int64) ([]metalog.State, error) {
+	return readAny(ctx, l, func(r metalog.Log) ([]metalog.State, error) { return r.RemovedShards(ctx, category, since) })
 }
 
 // Sequences implements metalog.Log.

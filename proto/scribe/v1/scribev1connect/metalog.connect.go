@@ -54,6 +54,9 @@ const (
 	MetalogServiceRetireProcedure = "/scribe.v1.MetalogService/Retire"
 	// MetalogServiceEraseProcedure is the fully-qualified name of the MetalogService's Erase RPC.
 	MetalogServiceEraseProcedure = "/scribe.v1.MetalogService/Erase"
+	// MetalogServiceRemoveShardsProcedure is the fully-qualified name of the MetalogService's
+	// RemoveShards RPC.
+	MetalogServiceRemoveShardsProcedure = "/scribe.v1.MetalogService/RemoveShards"
 	// MetalogServiceListShardsProcedure is the fully-qualified name of the MetalogService's ListShards
 	// RPC.
 	MetalogServiceListShardsProcedure = "/scribe.v1.MetalogService/ListShards"
@@ -99,6 +102,9 @@ type MetalogServiceClient interface {
 	// Erase removes all that is left of a retired category: its shards, what they store and what they know of producers. Repeating it
 	// is harmless; a category that was not retired is refused with REASON_INVALID.
 	Erase(context.Context, *v1.EraseRequest) (*v1.EraseResponse, error)
+	// RemoveShards takes empty shards off the list of their category, until they are opened again: with the LSN that they had, in an epoch above
+	// all earlier ones. It passes over shards that have records, that know producers, that are sealed, or that were opened in the meantime.
+	RemoveShards(context.Context, *v1.RemoveShardsRequest) (*v1.RemoveShardsResponse, error)
 	// ListShards returns the shards of a category.
 	ListShards(context.Context, *v1.ListShardsRequest) (*v1.ListShardsResponse, error)
 	// WatchShards returns the shards of a category, then each one that appears.
@@ -185,6 +191,12 @@ func NewMetalogServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(metalogServiceMethods.ByName("Erase")),
 			connect.WithClientOptions(opts...),
 		),
+		removeShards: connect.NewClient[v1.RemoveShardsRequest, v1.RemoveShardsResponse](
+			httpClient,
+			baseURL+MetalogServiceRemoveShardsProcedure,
+			connect.WithSchema(metalogServiceMethods.ByName("RemoveShards")),
+			connect.WithClientOptions(opts...),
+		),
 		listShards: connect.NewClient[v1.ListShardsRequest, v1.ListShardsResponse](
 			httpClient,
 			baseURL+MetalogServiceListShardsProcedure,
@@ -236,6 +248,7 @@ type metalogServiceClient struct {
 	seal            *connect.Client[v1.SealRequest, v1.SealResponse]
 	retire          *connect.Client[v1.RetireRequest, v1.RetireResponse]
 	erase           *connect.Client[v1.EraseRequest, v1.EraseResponse]
+	removeShards    *connect.Client[v1.RemoveShardsRequest, v1.RemoveShardsResponse]
 	listShards      *connect.Client[v1.ListShardsRequest, v1.ListShardsResponse]
 	watchShards     *connect.Client[v1.WatchShardsRequest, v1.WatchShardsResponse]
 	sequences       *connect.Client[v1.SequencesRequest, v1.SequencesResponse]
@@ -330,6 +343,15 @@ func (c *metalogServiceClient) Erase(ctx context.Context, req *v1.EraseRequest) 
 	return nil, err
 }
 
+// RemoveShards calls scribe.v1.MetalogService.RemoveShards.
+func (c *metalogServiceClient) RemoveShards(ctx context.Context, req *v1.RemoveShardsRequest) (*v1.RemoveShardsResponse, error) {
+	response, err := c.removeShards.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // ListShards calls scribe.v1.MetalogService.ListShards.
 func (c *metalogServiceClient) ListShards(ctx context.Context, req *v1.ListShardsRequest) (*v1.ListShardsResponse, error) {
 	response, err := c.listShards.CallUnary(ctx, connect.NewRequest(req))
@@ -406,6 +428,9 @@ type MetalogServiceHandler interface {
 	// Erase removes all that is left of a retired category: its shards, what they store and what they know of producers. Repeating it
 	// is harmless; a category that was not retired is refused with REASON_INVALID.
 	Erase(context.Context, *v1.EraseRequest) (*v1.EraseResponse, error)
+	// RemoveShards takes empty shards off the list of their category, until they are opened again: with the LSN that they had, in an epoch above
+	// all earlier ones. It passes over shards that have records, that know producers, that are sealed, or that were opened in the meantime.
+	RemoveShards(context.Context, *v1.RemoveShardsRequest) (*v1.RemoveShardsResponse, error)
 	// ListShards returns the shards of a category.
 	ListShards(context.Context, *v1.ListShardsRequest) (*v1.ListShardsResponse, error)
 	// WatchShards returns the shards of a category, then each one that appears.
@@ -488,6 +513,12 @@ func NewMetalogServiceHandler(svc MetalogServiceHandler, opts ...connect.Handler
 		connect.WithSchema(metalogServiceMethods.ByName("Erase")),
 		connect.WithHandlerOptions(opts...),
 	)
+	metalogServiceRemoveShardsHandler := connect.NewUnaryHandlerSimple(
+		MetalogServiceRemoveShardsProcedure,
+		svc.RemoveShards,
+		connect.WithSchema(metalogServiceMethods.ByName("RemoveShards")),
+		connect.WithHandlerOptions(opts...),
+	)
 	metalogServiceListShardsHandler := connect.NewUnaryHandlerSimple(
 		MetalogServiceListShardsProcedure,
 		svc.ListShards,
@@ -546,6 +577,8 @@ func NewMetalogServiceHandler(svc MetalogServiceHandler, opts ...connect.Handler
 			metalogServiceRetireHandler.ServeHTTP(w, r)
 		case MetalogServiceEraseProcedure:
 			metalogServiceEraseHandler.ServeHTTP(w, r)
+		case MetalogServiceRemoveShardsProcedure:
+			metalogServiceRemoveShardsHandler.ServeHTTP(w, r)
 		case MetalogServiceListShardsProcedure:
 			metalogServiceListShardsHandler.ServeHTTP(w, r)
 		case MetalogServiceWatchShardsProcedure:
@@ -605,6 +638,10 @@ func (UnimplementedMetalogServiceHandler) Retire(context.Context, *v1.RetireRequ
 
 func (UnimplementedMetalogServiceHandler) Erase(context.Context, *v1.EraseRequest) (*v1.EraseResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.MetalogService.Erase is not implemented"))
+}
+
+func (UnimplementedMetalogServiceHandler) RemoveShards(context.Context, *v1.RemoveShardsRequest) (*v1.RemoveShardsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.MetalogService.RemoveShards is not implemented"))
 }
 
 func (UnimplementedMetalogServiceHandler) ListShards(context.Context, *v1.ListShardsRequest) (*v1.ListShardsResponse, error) {

@@ -4,8 +4,9 @@ import (
 	"encoding/binary"
 )
 
-// ChangesVersion is the version of the lists of changes that this package writes and reads.
-const ChangesVersion = 1
+// ChangesVersion is the newest version of the lists of changes that this package writes and reads. A list has the oldest version that
+// has everything in it, so that replicas of the former build go on until a shard is removed. Version 2 added stubs.
+const ChangesVersion = 2
 
 // ChangeKind is what a change does to a folder. The numbers are persisted.
 type ChangeKind byte
@@ -32,11 +33,14 @@ type Change struct {
 // maxChangeKey bounds a key in bytes: the longest of this format, and room for later ones.
 const maxChangeKey = 64
 
-// BeginChanges begins a list of changes.
-func BeginChanges(dst []byte) []byte { return append(dst, ChangesVersion) }
+// BeginChanges begins a list of changes in an empty buffer.
+func BeginChanges(dst []byte) []byte { return append(dst[:0], 1) }
 
 // AppendChange appends a change to a list.
 func AppendChange(dst []byte, c Change) []byte {
+	if len(c.Key) > 0 && Kind(c.Key[0]) == KindStub {
+		dst[0] = 2
+	}
 	dst = append(dst, byte(c.Kind))
 	dst = append(binary.AppendUvarint(dst, uint64(len(c.Key))), c.Key...)
 	if c.Kind == ChangeDelete {
@@ -51,11 +55,12 @@ func DecodeChanges(list []byte, fn func(Change) error) error {
 	if len(list) == 0 {
 		return corruptError("a list of changes without a version")
 	}
-	if list[0] != ChangesVersion {
-		return newerError(list[0])
+	version := list[0]
+	if version < 1 || version > ChangesVersion {
+		return newerError(version)
 	}
 	for list = list[1:]; len(list) > 0; {
-		c, rest, err := decodeChange(list)
+		c, rest, err := decodeChange(list, version)
 		if err == nil {
 			err = fn(c)
 		}
@@ -68,7 +73,7 @@ func DecodeChanges(list []byte, fn func(Change) error) error {
 }
 
 // decodeChange decodes the first change of a list.
-func decodeChange(list []byte) (c Change, rest []byte, err error) {
+func decodeChange(list []byte, version byte) (c Change, rest []byte, err error) {
 	c.Kind = ChangeKind(list[0])
 	if c.Kind < ChangeSet || c.Kind > ChangeDeleteRange {
 		return c, nil, corruptError("a change of kind %d", c.Kind)
@@ -81,17 +86,21 @@ func decodeChange(list []byte) (c Change, rest []byte, err error) {
 			return c, nil, err
 		}
 	}
-	return c, rest, c.check()
+	return c, rest, c.check(version)
 }
 
 // check returns an error for a change of keys that no list may change: those that belong to each folder itself.
-func (c Change) check() error {
+func (c Change) check(version byte) error {
 	if len(c.Key) < 1 || len(c.Key) > maxChangeKey {
 		return corruptError("a change of a key of %d bytes", len(c.Key))
 	}
 	kind := Kind(c.Key[0])
 	shared := kind == KindMeta && c.Kind == ChangeSet && len(c.Key) == MetaKeyLen && Meta(c.Key[1]) == MetaBoundary
-	if kind < KindMeta || kind > KindAnnotation || kind == KindMeta && !shared {
+	last := KindAnnotation
+	if version >= 2 {
+		last = KindStub
+	}
+	if kind < KindMeta || kind > last || kind == KindMeta && !shared {
 		return corruptError("a change of key % x", c.Key)
 	}
 	return nil

@@ -66,7 +66,7 @@ func TestChangesOfForeignKeys(t *testing.T) {
 		"clock":        {Kind: ChangeSet, Key: MetaKey(MetaClock)},
 		"applied":      {Kind: ChangeSet, Key: MetaKey(MetaApplied)},
 		"all meta":     {Kind: ChangeDeleteRange, Key: []byte{byte(KindMeta)}, Value: []byte{byte(KindState)}},
-		"unknown kind": {Kind: ChangeSet, Key: []byte{0x07, 1}},
+		"unknown kind": {Kind: ChangeSet, Key: []byte{0x08, 1}},
 		"no key":       {Kind: ChangeDelete},
 	} {
 		err := DecodeChanges(AppendChange(BeginChanges(nil), c), func(Change) error { return nil })
@@ -74,8 +74,17 @@ func TestChangesOfForeignKeys(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	// A list with stubs is refused by builds of before, as a newer one. Without, it is of the version that these read.
+	stub := AppendChange(BeginChanges(nil), Change{Kind: ChangeSet, Key: AppendStubKey(nil, 7), Value: []byte{1}})
+	if err := DecodeChanges(stub, func(Change) error { return nil }); err != nil || stub[0] != 2 || someChanges()[0] != 1 {
+		t.Errorf("a list with a stub has version %d, one without %d: %v", stub[0], someChanges()[0], err)
+	}
+	stub[0] = 1
+	if err := DecodeChanges(stub, func(Change) error { return nil }); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("a stub in a list of before: %v", err)
+	}
 	newer := someChanges()
-	newer[0]++
+	newer[0] = ChangesVersion + 1
 	if err := DecodeChanges(newer, func(Change) error { return nil }); !errors.Is(err, ErrNewer) {
 		t.Errorf("a newer list: %v", err)
 	}

@@ -24,6 +24,8 @@ const (
 	KindRetired Kind = 0x05
 	// KindAnnotation: an annotation, under shard, its own kind and LSN.
 	KindAnnotation Kind = 0x06
+	// KindStub: what is left of a removed shard, under the shard. A shard has a state or a stub, never both.
+	KindStub Kind = 0x07
 )
 
 // Meta is the second byte of a KindMeta key.
@@ -83,9 +85,19 @@ func CategoryOf(low []byte) (uint32, error) {
 }
 
 // StateKeyShard returns the shard in the key of a state.
-func StateKeyShard(key []byte) (record.ShardID, error) {
-	if len(key) != StateKeyLen || Kind(key[0]) != KindState {
-		return 0, corruptError("a key of %d bytes is no shard state's", len(key))
+func StateKeyShard(key []byte) (record.ShardID, error) { return shardOfKey(key, KindState) }
+
+// AppendStubKey appends the key of a removed shard's stub.
+func AppendStubKey(dst []byte, s record.ShardID) []byte {
+	return binary.BigEndian.AppendUint64(append(dst, byte(KindStub)), uint64(s))
+}
+
+// StubKeyShard returns the shard in the key of a stub.
+func StubKeyShard(key []byte) (record.ShardID, error) { return shardOfKey(key, KindStub) }
+
+func shardOfKey(key []byte, kind Kind) (record.ShardID, error) {
+	if len(key) != StateKeyLen || Kind(key[0]) != kind {
+		return 0, corruptError("a key of %d bytes is not that of a shard's kind %#x", len(key), kind)
 	}
 	return record.ShardID(binary.BigEndian.Uint64(key[1:])), nil
 }

@@ -18,7 +18,7 @@ import (
 // TestGolden pins the bytes of each version, where a later one has only what it added. A change of these files is a change of the
 // format.
 func TestGolden(t *testing.T) {
-	for _, file := range []string{"testdata/v1.txt", "testdata/v2.txt", "testdata/v3.txt", "testdata/v4.txt", "testdata/v5.txt"} {
+	for _, file := range []string{"testdata/v1.txt", "testdata/v2.txt", "testdata/v3.txt", "testdata/v4.txt", "testdata/v5.txt", "testdata/v6.txt"} {
 		golden(t, file)
 	}
 }
@@ -48,6 +48,11 @@ func golden(t *testing.T, file string) {
 			value = AppendState(nil, key, State{
 				First: record.LSN(first), Next: record.LSN(next), Epoch: epoch, LastTime: int64(last), Sealed: d.HasArg("sealed"), Origin: record.LSN(began),
 			})
+		case "stub":
+			key = AppendStubKey(nil, shard)
+			value = AppendStub(nil, key, State{
+				First: record.LSN(next), Next: record.LSN(next), Epoch: epoch, LastTime: int64(last), Sealed: d.HasArg("sealed"), Origin: record.LSN(began), Removed: true,
+			})
 		case "record":
 			key = AppendRecordKey(nil, shard, record.LSN(lsn))
 			value = make([]byte, RecordOverhead+len(d.Input))
@@ -70,6 +75,9 @@ func golden(t *testing.T, file string) {
 				words := strings.Fields(line)
 				value = AppendChange(value, Change{Kind: map[string]ChangeKind{"set": 1, "delete": 2, "range": 3}[words[0]], Key: []byte(words[1]), Value: []byte(words[2])})
 			}
+		case "changes-with-stub":
+			value = AppendChange(BeginChanges(nil), Change{Kind: ChangeDelete, Key: AppendStateKey(nil, 7)})
+			value = AppendChange(value, Change{Kind: ChangeSet, Key: AppendStubKey(nil, 7), Value: []byte("stub")})
 		case "snapshot":
 			value = AppendSnapshot(nil, Snapshot{Applied: Applied{Seq: number, Time: int64(at)}, Files: []SnapshotFile{
 				{Name: "MANIFEST-000001", Size: uint64(len(d.Input)), CRC: 1, Data: []byte(d.Input)},
@@ -119,6 +127,19 @@ func TestRoundTrip(t *testing.T) {
 		}
 		everyFlip(t, key, AppendState(nil, key, st), func(key, value []byte) error {
 			got, err := DecodeState(key, value)
+			if err == nil && got != st {
+				t.Fatalf("%+v came back as %+v", st, got)
+			}
+			return err
+		})
+
+		st.First, st.Removed, st.LastTime = st.Next, true, max(st.LastTime, 0)
+		key = AppendStubKey(nil, shard)
+		if got, err := StubKeyShard(key); err != nil || got != shard {
+			t.Fatalf("shard %v came back as %v, %v", shard, got, err)
+		}
+		everyFlip(t, key, AppendStub(nil, key, st), func(key, value []byte) error {
+			got, err := DecodeStub(key, value)
 			if err == nil && got != st {
 				t.Fatalf("%+v came back as %+v", st, got)
 			}
@@ -218,6 +239,8 @@ func FuzzDecode(f *testing.F) {
 	f.Add(key, AppendState(nil, key, State{First: 1, Next: 2, Epoch: 3}))
 	key = AppendProducerKey(nil, 7, 8)
 	f.Add(key, AppendProducer(nil, key, Producer{Next: 1, LSN: 1}))
+	key = AppendStubKey(nil, 7)
+	f.Add(key, AppendStub(nil, key, State{First: 5, Next: 5, Epoch: 3, Origin: 5, LastTime: 9, Removed: true}))
 	key = MetaKey(MetaClock)
 	f.Add(key, AppendNumber(nil, key, 5))
 	key = RetiredKey(7)
@@ -226,6 +249,10 @@ func FuzzDecode(f *testing.F) {
 	f.Add(key, AppendAnnotation(nil, key, []byte("abc")))
 	f.Fuzz(func(t *testing.T, key, value []byte) {
 		_ = AnnotationKeyLSN(key, 7, 1)
+		_, _ = StubKeyShard(key)
+		if st, err := DecodeStub(key, value); err == nil && (!st.Removed || st.First != st.Next) {
+			t.Fatalf("a stub of %+v", st)
+		}
 		if data, err := Annotation(key, value); err == nil {
 			same(t, value, AppendAnnotation(nil, key, data))
 		}

@@ -10,14 +10,18 @@ import (
 )
 
 // Version is the version of the format that this package writes. OldestVersion is the oldest version that it reads. Version 2
-// added retired categories, version 3 annotations, version 4 the origin of recovered folders and of their shards; the encoding of
-// everything else is unchanged. ReplicaVersion is that of the folder of a replica, which has MetaApplied as well, and no clock: its
-// content continues in a journal.
+// added retired categories, version 3 annotations, version 4 the origin of recovered folders and of their shards, version 6 stubs of
+// removed shards; the encoding of everything else is unchanged. ReplicaVersion is that of the folder of a replica, which has MetaApplied
+// as well, and no clock: its content continues in a journal. Before stubs it was OldReplicaVersion.
 const (
-	Version        = 4
-	ReplicaVersion = 5
-	OldestVersion  = 1
+	Version           = 6
+	ReplicaVersion    = 7
+	OldReplicaVersion = 5
+	OldestVersion     = 1
 )
+
+// IsReplica reports whether a version is that of the folder of a replica.
+func IsReplica(version int64) bool { return version == ReplicaVersion || version == OldReplicaVersion }
 
 // ErrCorrupt means that a value does not match its checksum or its layout.
 var ErrCorrupt = errors.New("damaged value")
@@ -59,7 +63,9 @@ type State struct {
 	// LastTime is the persisted time of the newest record ever appended, Unix microseconds; 0 if none was appended.
 	LastTime int64
 	Sealed   bool
-	// Origin is the LSN at which the shard began in a recovery; 0 if it began at LSN 1.
+	// Removed says that the shard is not listed until it is opened again: it has no records, and its state is stored as a stub.
+	Removed bool
+	// Origin is the LSN at which the shard began in a recovery, or after it was removed; 0 if it began at LSN 1.
 	Origin record.LSN
 }
 
@@ -136,6 +142,48 @@ func DecodeState(key, value []byte) (State, error) {
 	}
 	if s.First < record.FirstLSN || s.Next < s.First || s.Epoch == 0 || value[36]&^(flagSealed|flagOrigin) != 0 || began != (s.Origin != 0) || s.Origin > s.First {
 		return State{}, corruptError("a shard state that cannot be: first LSN %d, next %d, epoch %d, flags %#x, origin %d", s.First, s.Next, s.Epoch, value[36], s.Origin)
+	}
+	return s, nil
+}
+
+// AppendStub appends the value of a removed shard's stub: what of its state does not follow from there being no records.
+func AppendStub(dst, key []byte, s State) []byte {
+	n := len(dst)
+	var flags byte
+	if s.Sealed {
+		flags |= flagSealed
+	}
+	dst = append(dst, 0, 0, 0, 0, flags)
+	for _, v := range [...]uint64{uint64(s.Next), s.Epoch, uint64(s.Origin), uint64(s.LastTime)} {
+		dst = binary.AppendUvarint(dst, v)
+	}
+	appendChecksum(dst[n:], key)
+	return dst
+}
+
+// DecodeStub decodes the value of a removed shard's stub to the state that the shard has.
+func DecodeStub(key, value []byte) (State, error) {
+	if err := verifyChecksum(key, value); err != nil {
+		return State{}, err
+	}
+	if len(value) < 5 || value[4]&^flagSealed != 0 {
+		return State{}, corruptError("a stub of %d bytes", len(value))
+	}
+	rest := value[5:]
+	var fields [4]uint64
+	for i := range fields {
+		v, used := binary.Uvarint(rest)
+		if used <= 0 {
+			return State{}, corruptError("a stub of %d bytes", len(value))
+		}
+		fields[i], rest = v, rest[used:]
+	}
+	s := State{
+		First: record.LSN(fields[0]), Next: record.LSN(fields[0]), Epoch: fields[1], Origin: record.LSN(fields[2]),
+		LastTime: int64(fields[3]), Sealed: value[4]&flagSealed != 0, Removed: true, //nolint:gosec // AppendStub wrote it from an int64
+	}
+	if len(rest) > 0 || s.Next < record.FirstLSN || s.Epoch == 0 || s.Origin > s.First {
+		return State{}, corruptError("a stub that cannot be: next LSN %d, epoch %d, origin %d, %d bytes more", s.Next, s.Epoch, s.Origin, len(rest))
 	}
 	return s, nil
 }

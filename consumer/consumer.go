@@ -40,6 +40,10 @@ type Consumer struct {
 		sync.Mutex
 		share     *categoryShare    // nil for a group member that has not joined yet
 		watermark int64             // Unix microseconds; 0 = unknown
+		// reached is like the watermark, but no later message of any log is older, also not of one that was unknown when the watermark came:
+		// what checkpoints and commits say. known is the StreamStart.known_until of a stream that begins at the received positions, or less: a
+		// group has it from its coordinator.
+		reached, known int64
 		session   *iterationSession // of the running iteration
 		reopen    func()            // ends the running stream, to open one for what is to be read now; nil without one
 		closed    bool
@@ -86,6 +90,7 @@ func New(server, category string, opts ...Option) (*Consumer, error) {
 	c.mu.share = newWholeShare(cfg.start.from)
 	if cfg.start.from != nil {
 		c.mu.watermark = cfg.start.from.Watermark
+		c.mu.reached = c.mu.watermark
 	}
 	c.reads.Store(c.optionShards())
 	c.connectServices(transport, server)
@@ -165,7 +170,7 @@ func (c *Consumer) Checkpoint() string {
 		return ""
 	}
 	c.advancePosition()
-	return c.mu.share.asCheckpoint(c.category, c.mu.watermark).String()
+	return c.mu.share.asCheckpoint(c.category, c.mu.reached).String()
 }
 
 // advancePosition updates the position of the payload being delivered. The mutex is held.

@@ -13,6 +13,7 @@ import (
 	"scribe/consumer"
 	"scribe/internal/format/checkpoint"
 	"scribe/internal/format/record"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -298,8 +299,8 @@ func TestLogicalShards(t *testing.T) {
 	})
 }
 
-// TestResumeSaysHowFarItCame: a stream that resumes says which time the reader had reached, by its checkpoint and by what it has read since: logs that
-// were written later, and that nobody lists any more, are gaps.
+// TestResumeSaysHowFarItCame: a stream that resumes says until when its reader knows the logs, by its checkpoint and by what it has received since: of
+// logs that were written later, and that nobody lists any more, it missed messages.
 func TestResumeSaysHowFarItCame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCell()
@@ -312,15 +313,86 @@ func TestResumeSaysHowFarItCame(t *testing.T) {
 		if err != nil || cp.Watermark == 0 {
 			t.Fatalf("%+v, %v", cp, err)
 		}
-		if got := c.starts[0].GetResumeWatermark(); got != 0 {
+		if got := c.starts[0].GetKnownUntil(); got != 0 {
 			t.Errorf("a reader that begins says that it has reached %d", got)
 		}
 		got, err := read(t.Context(), open(t, c, consumer.WithUntilEnd(), from(t, first.Checkpoint())), 0)
 		want(t, got, err)
-		if got := c.starts[len(c.starts)-1].GetResumeWatermark(); got != cp.Watermark {
+		if got := c.starts[len(c.starts)-1].GetKnownUntil(); got != cp.Watermark {
 			t.Errorf("a reader that resumes says that it has reached %d, its checkpoint says %d", got, cp.Watermark)
 		}
 	})
+	// The stream's watermark is of the logs that it knows, and may be ahead of the time until which it knows them all. Its reader resumes from
+	// that time, and so does who has its checkpoint.
+	synctest.Test(t, func(t *testing.T) {
+		const unknown = 700 // microseconds
+		c := newCell()
+		c.add(shardID(0, 1), "1", "2")
+		c.onStream = func(_ int, m *scribev1.StreamResponse) ([]*scribev1.StreamResponse, error) {
+			if e := m.GetEntries(); e.GetWatermark() > 0 {
+				e.KnownUntil = e.GetWatermark() - unknown
+			}
+			if b := m.GetHeartbeat(); b.GetWatermark() > 0 {
+				b.KnownUntil = b.GetWatermark() - unknown
+			}
+			return []*scribev1.StreamResponse{m}, nil
+		}
+		r := open(t, c, consumer.WithUntilEnd())
+		if _, err := read(t.Context(), r, 0); err != nil {
+			t.Fatal(err)
+		}
+		cp, err := checkpoint.Parse(r.Checkpoint())
+		if err != nil || cp.Watermark != r.Watermark().UnixMicro()-unknown {
+			t.Errorf("the checkpoint says %d, the watermark is %d: %v", cp.Watermark, r.Watermark().UnixMicro(), err)
+		}
+		if _, err := read(t.Context(), r, 0); err != nil {
+			t.Fatal(err)
+		}
+		if got := c.starts[len(c.starts)-1].GetKnownUntil(); got != cp.Watermark {
+			t.Errorf("a reader that goes on says that it has reached %d, its checkpoint says %d", got, cp.Watermark)
+		}
+	})
+}
+
+// TestRemovedLogBeginsAtItsEnd: a reader that meets a log which had been removed before is at the log's end of then. It does not resume at the first LSN,
+// from where everything would be missing, and it hears of no gap.
+func TestRemovedLogBeginsAtItsEnd(t *testing.T) {
+	for name, breaks := range map[string]bool{"the stream goes on": false, "it breaks before the gap": true} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCell()
+			shard := shardID(0, 1)
+			for i := range 6 {
+				c.add(shard, fmt.Sprint(i))
+			}
+			c.trim(shard, 5)
+			c.onStream = func(n int, m *scribev1.StreamResponse) ([]*scribev1.StreamResponse, error) {
+				all := []*scribev1.StreamResponse{m}
+				if o := m.GetOpened(); o != nil && n == 1 { // as the server tells of it: the log is read from its first LSN, and goes on after a gap
+					o.Shards[0].Lsn, o.Shards[0].Origin = 1, 5
+					if breaks {
+						return all, nil
+					}
+					all = append(all, &scribev1.StreamResponse{Step: &scribev1.StreamResponse_Gap{Gap: &scribev1.StreamGap{
+						Shard: uint64(shard), From: 1, To: 5, Reason: scribev1.Reason_REASON_TRIMMED, BeforeOrigin: true,
+					}}})
+				} else if breaks && n == 1 {
+					return nil, rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "broken")
+				}
+				return all, nil
+			}
+			r := open(t, c, consumer.WithUntilEnd())
+			got, err := read(t.Context(), r, 0)
+			want(t, got, err, "4", "5")
+			if n := r.Stats().Gaps; n != 0 {
+				t.Errorf("%s: %d gaps", name, n)
+			}
+			for _, s := range c.starts[1:] {
+				if len(s.GetResume()) != 1 || s.GetResume()[0].GetLsn() != 5 {
+					t.Errorf("%s: it resumes at %v", name, s.GetResume())
+				}
+			}
+		})
+	}
 }
 
 func TestEndsOfAnIteration(t *testing.T) {

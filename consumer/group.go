@@ -359,7 +359,7 @@ func (g *Group) commitDelivered(ctx context.Context, looked bool) error {
 	}
 	positions, held := g.c.mu.share.unsavedPositions()
 	req := &scribev1.CommitGroupRequest{
-		Group: g.name, Member: g.cfg.member, Epoch: g.epoch, Generation: g.taken, Buckets: held, Watermark: c.mu.watermark,
+		Group: g.name, Member: g.cfg.member, Epoch: g.epoch, Generation: g.taken, Buckets: held, Watermark: c.mu.reached,
 	}
 	draining, version := g.c.mu.share.draining.Clone(), g.c.mu.share.version
 	c.mu.Unlock()

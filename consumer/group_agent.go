@@ -233,7 +233,7 @@ func (g *Group) memberStatus(now time.Time) *scribev1.GroupMemberStatus {
 	}
 	// A member without uncommitted messages has progressed as far as its stream.
 	if !g.fresh && g.c.mu.share.isCommitted() && g.c.current == nil {
-		s.Watermark = max(s.GetWatermark(), g.c.mu.watermark)
+		s.Watermark = max(s.GetWatermark(), g.c.mu.reached)
 	}
 	return s
 }
@@ -395,7 +395,7 @@ func (g *Group) stopReading(d *bucketChanges) {
 	}
 	if !d.kept.Empty() {
 		g.c.mu.share.resumeBuckets(d.kept)
-		c.mu.watermark = min(c.mu.watermark, g.committed)
+		c.mu.watermark, c.mu.reached = min(c.mu.watermark, g.committed), min(c.mu.reached, g.committed)
 	}
 	c.mu.Unlock()
 	if fn := g.cfg.onRevoked; fn != nil && told {
@@ -490,9 +490,11 @@ func (g *Group) takeIn(ctx context.Context, d *bucketChanges) bool {
 		}
 		// Time goes back to the positions of the new buckets.
 		g.committed = min(g.committed, res.GetWatermark())
-		g.c.mu.watermark = min(g.c.mu.watermark, res.GetWatermark())
+		g.c.mu.watermark, g.c.mu.reached = min(g.c.mu.watermark, res.GetWatermark()), min(g.c.mu.reached, res.GetWatermark())
+		g.c.mu.known = min(g.c.mu.known, res.GetKnownUntil())
 		if g.c.mu.share.owned.Len() == d.fresh.Len() { // the member had none
-			g.committed, g.c.mu.watermark = res.GetWatermark(), res.GetWatermark()
+			g.committed, g.c.mu.watermark, g.c.mu.reached = res.GetWatermark(), res.GetWatermark(), res.GetWatermark()
+			g.c.mu.known = res.GetKnownUntil()
 		}
 		g.noteTaken(d.generation)
 		g.c.mu.Unlock()

@@ -128,7 +128,7 @@ func (c *Consumer) takeItem(it *streamItem, refuse func(error) bool, deliver fun
 		c.mu.Unlock()
 	case itemWatermark:
 		c.mu.Lock()
-		c.mu.watermark = max(c.mu.watermark, it.Time)
+		c.mu.watermark, c.mu.reached = max(c.mu.watermark, it.Time), max(c.mu.reached, it.reached)
 		c.mu.Unlock()
 	case itemOpened:
 		if c.cfg.onPause != nil {

@@ -63,6 +63,8 @@ type streamItem struct {
 	// to.
 	lost    []*shardPosition
 	version uint64
+	// reached is the time that a watermark lets the consumer reach in all logs.
+	reached int64
 }
 
 // itemQueue holds what was received and not yet consumed, in merged order. The stream's credits bound it: entries beyond them are

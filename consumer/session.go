@@ -213,7 +213,7 @@ func (s *iterationSession) startRequest() *scribev1.StreamRequest {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	start.ResumeWatermark = c.mu.watermark
+	start.KnownUntil = max(c.mu.known, c.mu.reached)
 	c.mu.share.fillStart(start, reads.wantsLog)
 	s.version.Store(c.mu.share.version)
 	return &scribev1.StreamRequest{Step: &scribev1.StreamRequest_Start{Start: start}}
@@ -258,7 +258,7 @@ func (conn *streamConnection) takeMessage(m *scribev1.StreamResponse) error {
 		err = s.endShard(record.ShardID(step.ShardEnded.GetShard()))
 	case *scribev1.StreamResponse_Heartbeat:
 		s.queue.notePending(step.Heartbeat.GetPending())
-		s.queueWatermark(step.Heartbeat.GetWatermark())
+		s.queueWatermark(step.Heartbeat.GetWatermark(), step.Heartbeat.GetKnownUntil())
 	case *scribev1.StreamResponse_Evicted:
 		// The server then ends the stream. Our own positions are exact; those it sends are for clients that keep none.
 		s.c.cfg.logger.Info("read stream evicted", "reason", step.Evicted.GetReason().String(), "message", step.Evicted.GetMessage())
@@ -341,6 +341,7 @@ func (conn *streamConnection) joinShards(o *scribev1.StreamOpened) (gaps []*scri
 		}
 	}
 	sh.opened, s.bounded = true, sh.bounded
+	s.c.noteKnown(o.GetKnownUntil())
 	s.queue.notePending(behind)
 	s.queue.pushItem(&streamItem{kind: itemOpened})
 	return gaps, nil
@@ -393,7 +394,7 @@ func (s *iterationSession) queueEntries(e *scribev1.StreamEntries) error {
 	s.startFetches() // also for the entries before an error
 	if err == nil {
 		s.queue.notePending(e.GetPending())
-		s.queueWatermark(e.GetWatermark())
+		s.queueWatermark(e.GetWatermark(), e.GetKnownUntil())
 	}
 	return err
 }
@@ -460,7 +461,9 @@ func (s *iterationSession) queueGap(g *scribev1.StreamGap) error {
 		return err
 	}
 	if unread { // nothing is missing
-		sh.shards[shard].origin = sh.shards[shard].cursor
+		if at := sh.shards[shard]; at.cursor != at.removed {
+			at.origin = at.cursor
+		}
 		s.queueRuns(r.places)
 		return nil
 	}
@@ -519,13 +522,36 @@ func (c *Consumer) pastUntil(shard record.ShardID, time int64) bool {
 // unwatched is how long a bounded query of a category without shards waits after its end time.
 const unwatched = 2 * time.Second
 
-// queueWatermark queues the stream's watermark.
-func (s *iterationSession) queueWatermark(at int64) {
+// noteKnown takes note of until when the stream's logs are known. What a group member knows beyond the group's positions the group does not, if the
+// member ends. The mutex is held.
+func (c *Consumer) noteKnown(until int64) {
+	if c.mu.share.alone {
+		c.mu.known = max(c.mu.known, until)
+	}
+}
+
+// reachedBy returns the time that a watermark lets the consumer reach in all logs, if those of the stream are known until a time; 0 = it is an older
+// server, which does not say.
+func reachedBy(at, known int64) int64 {
+	if known == 0 {
+		return at
+	}
+	return min(at, known)
+}
+
+// queueWatermark queues the stream's watermark, which came with the time until which its logs are known.
+func (s *iterationSession) queueWatermark(at, known int64) {
+	s.c.mu.Lock()
+	s.c.noteKnown(known)
+	if sh := s.c.mu.share; at == 0 && sh.alone && len(sh.shards) == 0 { // of no logs everything was received
+		s.c.mu.reached = max(s.c.mu.reached, known)
+	}
+	s.c.mu.Unlock()
 	if until := s.c.cfg.until; !until.IsZero() {
 		// A category without shards has no watermark.
 		s.past = at >= until.UnixMicro()+s.window || at == 0 && s.c.cfg.now().After(until.Add(unwatched))
 	}
 	if at > 0 {
-		s.queue.pushItem(&streamItem{kind: itemWatermark, Payload: payload.Payload{Time: at}, version: s.version.Load()})
+		s.queue.pushItem(&streamItem{kind: itemWatermark, Payload: payload.Payload{Time: at}, version: s.version.Load(), reached: reachedBy(at, known)})
 	}
 }

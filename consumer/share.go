@@ -69,8 +69,9 @@ type sharedShard struct {
 	at bucket.Position
 	// cursor is the LSN that the stream brings next, or a lower bound of it.
 	cursor record.LSN
-	// origin is where the log began in a recovery, if nothing of it had been received before.
-	origin record.LSN
+	// origin is where the log began in a recovery, if nothing of it had been received before. removed is where it began when it was removed before
+	// the stream announced it; 0 = it was not.
+	origin, removed record.LSN
 	// live are the buckets with messages received and not delivered, or delivered and not folded into at.
 	live map[uint32]*shardPosition
 	// end is where a bounded iteration stops; 0 = unknown, or unbounded. left: the shard counts in undone.
@@ -158,8 +159,8 @@ func (sh *sharedShard) receivedOf(b uint32) record.LSN {
 	return sh.at.At(b).LSN
 }
 
-// unreadAt returns the position to resume from: at, or the first LSN if nothing of the log was read. An unread log may begin elsewhere after
-// another recovery.
+// unreadAt returns the position to resume from: at, or the first LSN if nothing of the log was read, and it began there in a recovery: it may begin
+// elsewhere after another one.
 func (sh *sharedShard) unreadAt(at record.LSN) record.LSN {
 	if at == sh.origin {
 		return record.FirstLSN
@@ -399,9 +400,12 @@ func (s *categoryShare) joinShard(v *scribev1.StreamShard, late bool) (gap *scri
 		}
 	}
 	if s.alone && !known {
-		s.beginAt(id, lsn, 0)
+		s.beginAt(id, max(lsn, record.LSN(v.GetOrigin())), 0)
 	}
 	sh := s.findShard(id)
+	if !known {
+		sh.removed = record.LSN(v.GetOrigin())
+	}
 	switch {
 	case !s.bounded || sh.end > 0:
 	case s.alone && late:

@@ -147,59 +147,188 @@ func TestLostLogsBeginAtTheirOrigin(t *testing.T) {
 	}
 }
 
-// Who was away while a log was written, trimmed and removed is told of the gap, as far as it says how far it had come. Others do not hear of removed
-// logs, and who meets one that is back is not told of what was trimmed before.
+// writeAndRemove writes records to a shard, trims them, and removes the shard. It returns the time of the newest one.
+func (h *harness) writeAndRemove(shard record.ShardID, records int) int64 {
+	h.t.Helper()
+	for range records {
+		h.write(1, shard)
+	}
+	return h.remove(shard)
+}
+
+// remove trims and removes a shard, and returns the time of its newest record.
+func (h *harness) remove(shard record.ShardID) int64 {
+	h.t.Helper()
+	states, err := h.engine.Tail(h.t.Context(), []record.ShardID{shard})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if err := h.engine.Trim(h.t.Context(), shard, states[0].NextLSN); err != nil {
+		h.t.Fatal(err)
+	}
+	if n, err := h.engine.Remove(h.t.Context(), []metalog.Unused{{Shard: shard, Epoch: states[0].Epoch}}); n != 1 || err != nil {
+		h.t.Fatalf("%d logs were removed, %v", n, err)
+	}
+	return states[0].LastTime
+}
+
+func knownUntil(at int64) option {
+	return func(s *scribev1.StreamStart) { s.KnownUntil = at }
+}
+
+// gapsUntil reads until an entry of a shard has come, and returns the gaps before it: those that the reader is told of, and those up to an origin.
+func (c *client) gapsUntil(shard record.ShardID) (told, quiet []*scribev1.StreamGap) {
+	c.t.Helper()
+	for {
+		m := c.next()
+		if g := m.GetGap(); g.GetBeforeOrigin() {
+			quiet = append(quiet, g)
+		} else if g != nil {
+			told = append(told, g)
+		}
+		for _, e := range m.GetEntries().GetEntries() {
+			if e.GetShard() == uint64(shard) {
+				return told, quiet
+			}
+		}
+	}
+}
+
+// isGap reports whether gaps are one of a shard that is told as trimmed.
+func isGap(gaps []*scribev1.StreamGap, shard record.ShardID, from, to uint64) bool {
+	return len(gaps) == 1 && gaps[0].GetShard() == uint64(shard) && gaps[0].GetFrom() == from && gaps[0].GetTo() == to &&
+		gaps[0].GetReason() == scribev1.Reason_REASON_TRIMMED && !gaps[0].GetBeforeOrigin()
+}
+
+// Who was away while a log was written, trimmed and removed is told of the gap if it may have missed something: unless it says that it knew the
+// logs at a later time. That also holds once the log is back.
 func TestRemovedWhileAway(t *testing.T) {
 	h := newHarness(t)
 	known, gone := shardID(0, 1), shardID(0, 2)
 	h.write(1, known)
-	for range 5 {
-		h.write(1, gone)
-	}
-	states, err := h.engine.Tail(t.Context(), []record.ShardID{gone})
-	if err != nil {
-		t.Fatal(err)
-	}
-	last := states[0].LastTime
-	if err := h.engine.Trim(t.Context(), gone, 6); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := h.engine.Remove(t.Context(), []metalog.Unused{{Shard: gone, Epoch: states[0].Epoch}}); n != 1 || err != nil {
-		t.Fatalf("%d logs were removed, %v", n, err)
-	}
-	resume := func(reached int64) option {
-		return func(s *scribev1.StreamStart) {
-			resumeAt([]*scribev1.ShardPosition{{Shard: uint64(known), Lsn: 2}})(s)
-			s.ResumeWatermark = reached
-		}
-	}
-	for reached, owed := range map[int64]bool{0: false, 1: true, last: true, last + 1: false} {
-		c, opened := h.open(plenty, resume(reached))
+	last := h.writeAndRemove(gone, 5)
+	resume := resumeAt([]*scribev1.ShardPosition{{Shard: uint64(known), Lsn: 2}})
+	for until, owed := range map[int64]bool{0: true, 1: true, last: true, last + 1: false} {
+		c, opened := h.open(plenty, resume, knownUntil(until))
 		if follows := len(opened.GetShards()) == 2; follows != owed {
-			t.Fatalf("reached %d of %d: the stream has %v", reached, last, opened.GetShards())
+			t.Fatalf("known until %d of %d: the stream has %v", until, last, opened.GetShards())
 		}
 		if owed {
 			gap := c.until(func(r *scribev1.StreamResponse) bool { return r.GetGap() != nil }).GetGap()
-			if gap.GetShard() != uint64(gone) || gap.GetFrom() != 1 || gap.GetTo() != 6 || gap.GetBeforeOrigin() || gap.GetReason() != scribev1.Reason_REASON_TRIMMED {
-				t.Errorf("reached %d of %d: %v", reached, last, gap)
+			if !isGap([]*scribev1.StreamGap{gap}, gone, 1, 6) {
+				t.Errorf("known until %d of %d: %v", until, last, gap)
 			}
 		}
 	}
 	// A stream that does not have the log meets it when it is written again.
-	c, _ := h.open(plenty, resume(last+1))
+	late, _ := h.open(plenty, resume, knownUntil(last+1))
 	h.create(gone)
 	h.write(1, gone)
-	for entries := 0; entries == 0; {
-		m := c.until(func(r *scribev1.StreamResponse) bool {
-			return r.GetGap() != nil || len(r.GetEntries().GetEntries()) > 0
-		})
-		if g := m.GetGap(); g != nil && !g.GetBeforeOrigin() {
-			t.Errorf("told of %v", g)
-		}
-		if entries = len(m.GetEntries().GetEntries()); entries > 0 && m.GetEntries().GetEntries()[0].GetLsn() != 6 {
-			t.Errorf("it goes on with %v", m.GetEntries().GetEntries()[0])
+	added := late.until(func(r *scribev1.StreamResponse) bool { return r.GetShardAdded() != nil }).GetShardAdded()
+	if added.GetLsn() != 1 || added.GetOrigin() != 6 {
+		t.Errorf("the log is added as %v", added)
+	}
+	if told, quiet := late.gapsUntil(gone); len(told) > 0 || len(quiet) != 1 || quiet[0].GetTo() != 6 {
+		t.Errorf("a stream that was there: told of %v, quiet up to %v", told, quiet)
+	}
+	for until, owed := range map[int64]bool{0: true, last: true, last + 1: false} {
+		c, _ := h.open(plenty, resume, knownUntil(until))
+		if told, quiet := c.gapsUntil(gone); owed != isGap(told, gone, 1, 6) || owed != (len(quiet) == 0) || len(told) > 1 {
+			t.Errorf("it is back, known until %d of %d: told of %v, quiet up to %v", until, last, told, quiet)
 		}
 	}
+	fresh, _ := h.open(plenty, earliest)
+	if told, quiet := fresh.gapsUntil(gone); len(told) > 0 || len(quiet) != 1 {
+		t.Errorf("a reader that begins: told of %v, quiet up to %v", told, quiet)
+	}
+}
+
+// TestRemovedThatIsNamed: whose positions name a removed log is told of everything from there to where it ended, also at its first LSN: the log had been
+// opened ahead, and had no records yet. At its end nothing is missing.
+func TestRemovedThatIsNamed(t *testing.T) {
+	for _, back := range []bool{false, true} {
+		h := newHarness(t)
+		gone, other := shardID(0, 1), shardID(0, 2)
+		last := h.writeAndRemove(gone, 5)
+		h.write(1, other)
+		if back {
+			h.create(gone)
+			h.write(1, gone)
+		}
+		for lsn := uint64(1); lsn <= 6; lsn++ {
+			c, _ := h.open(plenty, resumeAt([]*scribev1.ShardPosition{{Shard: uint64(gone), Lsn: lsn}, {Shard: uint64(other), Lsn: 1}}), knownUntil(last+1))
+			if lsn < 6 {
+				gap := c.until(func(r *scribev1.StreamResponse) bool { return r.GetGap() != nil }).GetGap()
+				if !isGap([]*scribev1.StreamGap{gap}, gone, lsn, 6) {
+					t.Errorf("back %v, from LSN %d: %v", back, lsn, gap)
+				}
+				continue
+			}
+			awaited := other
+			if back {
+				awaited = gone
+			}
+			if told, quiet := c.gapsUntil(awaited); len(told)+len(quiet) > 0 {
+				t.Errorf("back %v, from its end: %v, %v", back, told, quiet)
+			}
+		}
+	}
+}
+
+// TestRemovedWhileOpen: a stream that met a log before its records is owed them, and is told when they are trimmed and the log removed before it has
+// read any.
+func TestRemovedWhileOpen(t *testing.T) {
+	h := newHarness(t)
+	slow, other := shardID(0, 1), shardID(0, 2)
+	for range 5 {
+		h.write(1, slow)
+	}
+	release := h.log.stall(slow)
+	defer release()
+	c, _ := h.open(plenty, earliest)
+	h.remove(slow)
+	release()
+	h.create(slow)
+	h.write(1, slow, other)
+	if told, quiet := c.gapsUntil(slow); !isGap(told, slow, 1, 6) || len(quiet) > 0 {
+		t.Errorf("told of %v, quiet up to %v", told, quiet)
+	}
+}
+
+// TestKnownUntil: a stream says until when its reader knows the logs, from the beginning and also where there is none, and later times as it looks for
+// new ones.
+func TestKnownUntil(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harness) {
+		gone := shardID(0, 1)
+		last := h.writeAndRemove(gone, 1)
+		<-time.After(time.Second)
+		none, opened := h.open(plenty, earliest)
+		if len(opened.GetShards()) != 0 || opened.GetKnownUntil() <= last {
+			t.Errorf("%v is known until %d, the removed log is of %d", opened.GetShards(), opened.GetKnownUntil(), last)
+		}
+		none.close()
+		h.create(shardID(0, 2))
+		c, opened := h.open(plenty, earliest)
+		at := opened.GetKnownUntil()
+		if at <= last {
+			t.Errorf("known until %d, the removed log is of %d", at, last)
+		}
+		for began := time.Now(); at <= last+(20*time.Second).Microseconds(); {
+			if time.Since(began) > time.Minute {
+				t.Fatalf("known until %d after a minute, it was %d", at, opened.GetKnownUntil())
+			}
+			beat := c.heartbeat()
+			if beat.GetKnownUntil() < at {
+				t.Fatalf("known until %d after %d", beat.GetKnownUntil(), at)
+			}
+			at = beat.GetKnownUntil()
+		}
+		h.create(gone)
+		h.write(1, gone)
+		if told, quiet := c.gapsUntil(gone); len(told) > 0 || len(quiet) != 1 {
+			t.Errorf("told of %v, quiet up to %v", told, quiet)
+		}
+	})
 }
 
 func TestDamageIsAGap(t *testing.T) {

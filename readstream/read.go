@@ -206,20 +206,25 @@ func damagedAt(err error, from record.LSN) record.LSN {
 	return noRecord
 }
 
-// firstLSN returns up to where nothing can be read of a shard whose read failed with ErrTrimmed, and why. Who has read nothing of the
-// shard goes first to where it began: only what was trimmed since is missing.
+// firstLSN returns up to where nothing can be read of a shard whose read failed with ErrTrimmed, and why. Who is at the shard's first LSN, and has
+// read nothing of it, goes first to where it began for this reader: only what was trimmed since is missing.
 func (st *consumerStream) firstLSN(ctx context.Context, w merge.Want, err error) (record.LSN, merge.Cause, error) {
 	t := new(metalog.TrimmedError)
 	known := errors.As(err, &t) && t.First > 0
 	if known && w.LSN > record.FirstLSN {
 		return t.First, merge.Trimmed, nil
 	}
+	if at := st.unowedBelow(w.Shard); at > w.LSN {
+		return at, merge.Unbegun, nil
+	}
 	states, terr := st.s.deps.Log.Tail(ctx, []record.ShardID{w.Shard})
 	if terr != nil {
 		return 0, 0, terr
 	}
-	if at := states[0].Origin; at > w.LSN && w.LSN == record.FirstLSN && !st.begunAt(w.Shard) {
-		return at, merge.Unbegun, nil
+	// What a recovery did not find may be more than the reader was owed, or less. What was trimmed before the shard was removed was owed, unless
+	// the shard was removed when the reader met it: that was noted then.
+	if v := &states[0]; v.Origin > w.LSN && v.OriginTime == 0 && w.LSN == record.FirstLSN && st.plan.resume[w.Shard].GetSkip() == 0 {
+		return v.Origin, merge.Unbegun, nil
 	}
 	if known {
 		return max(t.First, states[0].FirstLSN), merge.Trimmed, nil
@@ -227,9 +232,9 @@ func (st *consumerStream) firstLSN(ctx context.Context, w merge.Want, err error)
 	return states[0].FirstLSN, merge.Trimmed, nil
 }
 
-// begunAt reports whether a reader at the first LSN of a shard is owed what was before the shard's origin: it resumes behind messages of the first
-// record, or the shard was written after the time that the reader had reached.
-func (st *consumerStream) begunAt(shard record.ShardID) bool {
-	_, owed := st.owed[shard]
-	return owed || st.plan.resume[shard].GetSkip() > 0
+// unowedBelow returns the LSN below which nothing of a shard is owed to the reader; 0 if everything is.
+func (st *consumerStream) unowedBelow(shard record.ShardID) record.LSN {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.mu.unowed[shard]
 }

@@ -13,16 +13,35 @@ import (
 	"scribe/storage/metalog"
 )
 
-// listShards returns the logs that a stream may contain. A sequenced log may not exist yet: then it is followed once it does.
-func (s *Server) listShards(ctx context.Context, p *streamPlan, cat *scribev1.Category) ([]metalog.State, error) {
-	states, err := s.deps.Log.Shards(ctx, cat.GetId())
-	if err != nil || !p.sequenced {
-		return states, err
+// listShards returns the logs that a stream may contain, and the engine's time as of which they are listed, 0 if that is not known: every log is
+// among them that had a record before and was not removed. A sequenced log may not exist yet: then it is followed once it does.
+func (s *Server) listShards(ctx context.Context, p *streamPlan, cat *scribev1.Category) (states []metalog.State, listed int64, err error) {
+	states, err = s.deps.Log.Shards(ctx, cat.GetId())
+	switch {
+	case err != nil:
+		return nil, 0, err
+	case !p.sequenced && len(states) > 0:
+		return states, states[0].Watermark, nil
+	case !p.sequenced:
+		return s.listAsOf(ctx, cat.GetId())
 	}
 	if err := s.awaitSequencer(ctx, states); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	return s.deps.Log.Tail(ctx, []record.ShardID{sequenced.Log(cat.GetId())})
+	states, err = s.deps.Log.Tail(ctx, []record.ShardID{sequenced.Log(cat.GetId())})
+	return states, 0, err
+}
+
+// listAsOf lists the logs of a category that has none: what is listed has the time of it, so that is asked for first.
+func (s *Server) listAsOf(ctx context.Context, category uint32) (states []metalog.State, listed int64, err error) {
+	probe, err := s.deps.Log.Tail(ctx, []record.ShardID{record.MakeShardID(category, 0, 0)})
+	if err == nil {
+		states, err = s.deps.Log.Shards(ctx, category)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	return states, probe[0].Watermark, nil
 }
 
 // awaitSequencer waits, at most Config.SequencedWait, until all messages are sequenced that were acknowledged before the stream

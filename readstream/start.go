@@ -44,8 +44,13 @@ type streamPlan struct {
 	// unsequenced requests the sources of a sequenced category. sequenced: the stream reads the sequenced log; set by findShards.
 	unsequenced bool
 	sequenced   bool
-	// reached is the persisted time that the reader had reached, with resume; 0 = unknown.
-	reached int64
+	// knownUntil: of a shard that resume does not name, nothing persisted before this time is owed to the reader; 0 = unknown.
+	knownUntil int64
+}
+
+// resumes reports whether the reader goes on where it was: what was trimmed since of shards that it did not know is a gap.
+func (p *streamPlan) resumes() bool {
+	return p.at == scribev1.StartAt_START_AT_EARLIEST && (len(p.resume) > 0 || p.knownUntil > 0)
 }
 
 // wantsShard reports whether the stream reads a shard.
@@ -94,7 +99,7 @@ func newPlan(req *scribev1.StreamStart, now time.Time) (*streamPlan, error) {
 	var f requestViolations
 	p := &streamPlan{
 		category: req.GetCategory(), consumer: req.GetConsumer(), at: req.GetStartAt(), time: req.GetStartTime(), unsequenced: req.GetUnsequenced(),
-		reached: req.GetResumeWatermark(),
+		knownUntil: req.GetKnownUntil(),
 	}
 	if err := record.ValidateCategory(p.category); err != nil {
 		f.addViolation("%v", err)
@@ -111,6 +116,9 @@ func newPlan(req *scribev1.StreamStart, now time.Time) (*streamPlan, error) {
 		if i > 0 && l == p.logical[i-1] {
 			f.addViolation("logical shard %d is named twice", l)
 		}
+	}
+	if p.knownUntil < 0 {
+		f.addViolation("known_until, %d, is before 1970", p.knownUntil)
 	}
 	p.setStart(req, now, &f)
 	p.setResume(req, &f)
@@ -283,7 +291,7 @@ func (s *Server) prepareStream(ctx context.Context, p *streamPlan, send func(*sc
 		return nil, err
 	}
 	defer leave()
-	cat, states, err := s.findShards(ctx, p, cat)
+	cat, states, listed, err := s.findShards(ctx, p, cat)
 	if err != nil {
 		return nil, err
 	}
@@ -291,6 +299,7 @@ func (s *Server) prepareStream(ctx context.Context, p *streamPlan, send func(*sc
 		return nil, err
 	}
 	st := newStream(s, p, cat, send)
+	st.listed = listed
 	if err := st.addKnownShards(ctx, states); err != nil {
 		st.closeStream()
 		return nil, err
@@ -298,35 +307,35 @@ func (s *Server) prepareStream(ctx context.Context, p *streamPlan, send func(*sc
 	return st, nil
 }
 
-// findShards returns a plan's category, which may be another one by now, and its shards.
-func (s *Server) findShards(ctx context.Context, p *streamPlan, cat *scribev1.Category) (*scribev1.Category, []metalog.State, error) {
+// findShards returns a plan's category, which may be another one by now, its shards, and the engine's time as of which they are listed.
+func (s *Server) findShards(ctx context.Context, p *streamPlan, cat *scribev1.Category) (*scribev1.Category, []metalog.State, int64, error) {
 	for asked := false; ; asked = true {
 		p.sequenced = cat.IsSequenced() && !p.unsequenced
 		if err := p.checkCategory(cat); err != nil {
-			return nil, nil, err
+			return nil, nil, 0, err
 		}
-		states, err := s.listShards(ctx, p, cat)
+		states, listed, err := s.listShards(ctx, p, cat)
 		if err != nil && s.evicting.Err() != nil {
-			return nil, nil, s.closingError()
+			return nil, nil, 0, s.closingError()
 		}
 		if err != nil {
-			return nil, nil, s.engineError(ctx, "shards", err)
+			return nil, nil, 0, s.engineError(ctx, "shards", err)
 		}
 		unknown := slices.ContainsFunc(states, func(v metalog.State) bool { return isUnknownShard(cat, v.Shard) })
 		if asked || !unknown && !slices.ContainsFunc(states, func(v metalog.State) bool { return v.Sealed }) {
-			return cat, states, nil
+			return cat, states, listed, nil
 		}
 		// Logs are sealed when their category is deleted. The local view may not show that yet, nor a new category under the same
 		// name.
 		now, err := s.deps.Categories.Resolve(ctx, p.category)
 		if rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_CATEGORY {
-			return nil, nil, err
+			return nil, nil, 0, err
 		}
 		switch {
 		case err == nil:
 			cat = now
 		case unknown:
-			return nil, nil, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, s.cfg.RetryAfter,
+			return nil, nil, 0, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, s.cfg.RetryAfter,
 				"category %q has logical shards that this server does not know of, and the control plane does not answer: %w", p.category, err)
 		} // otherwise nothing is known: assume no change
 	}
@@ -404,14 +413,14 @@ func (st *consumerStream) addKnownShards(ctx context.Context, states []metalog.S
 	return beyond.asError(scribev1.Reason_REASON_INVALID, "positions beyond the end: they are of another cell, or metadata was lost")
 }
 
-// addRemovedShards adds the shards that were written after the time that the reader had reached, and that were trimmed and removed while it was
-// away: it is owed a gap in each. It does not know of them, and nobody lists them.
+// addRemovedShards adds the shards that were written after the reader knew the shards, and that were trimmed and removed while it was away: it is
+// owed a gap in each. It does not know of them, and nobody lists them. The logs that a sequencer reads are never removed, nor is its own.
 func (st *consumerStream) addRemovedShards(ctx context.Context, states []metalog.State, known map[record.ShardID]struct{}) ([]metalog.State, error) {
 	p := st.plan
-	if len(p.resume) == 0 || p.reached <= 0 || p.at != scribev1.StartAt_START_AT_EARLIEST || p.sequenced || p.unsequenced {
+	if !p.resumes() || st.cat.IsSequenced() {
 		return states, nil
 	}
-	removed, err := st.s.deps.Log.RemovedShards(ctx, st.cat.GetId(), p.reached)
+	removed, err := st.s.deps.Log.RemovedShards(ctx, st.cat.GetId(), max(p.knownUntil, 1))
 	if err != nil {
 		return nil, st.s.engineError(ctx, "removed", err)
 	}
@@ -422,9 +431,17 @@ func (st *consumerStream) addRemovedShards(ctx context.Context, states []metalog
 		if states = append(states, v); len(states) > st.s.cfg.MaxShards {
 			return nil, tooManyShards(len(states), st.s.cfg.MaxShards)
 		}
-		st.owed[v.Shard] = struct{}{}
 	}
 	return states, nil
+}
+
+// noteUnowed notes that a reader that begins with a shard's first LSN is not owed what was below the shard's origin, if the shard was removed
+// when the reader knew the shards, until a time: then all of that had been persisted before. A recovery's origin concerns no reader that
+// has read nothing of the shard; see firstLSN.
+func (st *consumerStream) noteUnowed(v metalog.State, knownUntil int64) {
+	if v.OriginTime > 0 && v.OriginTime < knownUntil {
+		st.mu.unowed[v.Shard] = v.Origin
+	}
 }
 
 func tooManyShards(n, limit int) error {
@@ -442,13 +459,15 @@ func (st *consumerStream) startPositions(ctx context.Context, states []metalog.S
 			if r.GetSkip() > 0 {
 				st.skips[v.Shard] = r
 			}
-		case st.plan.at == scribev1.StartAt_START_AT_EARLIEST && len(st.plan.resume) > 0:
+		case st.plan.resumes():
 			// The shard appeared after the other positions were taken. The reader was owed what was trimmed of it since, so that
 			// is a gap.
 			from[i] = record.FirstLSN
+			st.noteUnowed(v, st.plan.knownUntil)
 		case st.plan.at == scribev1.StartAt_START_AT_EARLIEST && v.FirstLSN == v.Origin:
 			// It is told where the shard began, since a reader of all of it takes a later start for a gap.
 			from[i] = record.FirstLSN
+			st.noteUnowed(v, math.MaxInt64)
 		case st.plan.at == scribev1.StartAt_START_AT_EARLIEST:
 			from[i] = v.FirstLSN
 		case st.plan.at == scribev1.StartAt_START_AT_TIME:

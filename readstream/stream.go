@@ -40,8 +40,8 @@ type consumerStream struct {
 	opening []*scribev1.StreamShard
 	// skips are the requested positions within a payload that the stream has not passed yet.
 	skips map[record.ShardID]*scribev1.ShardPosition
-	// owed are shards that were removed while the reader was away, and what they had is a gap. It does not change once the stream is open.
-	owed map[record.ShardID]struct{}
+	// listed is the engine's time as of which the initial shards were listed; 0 = unknown.
+	listed int64
 	// first are the states of the initial shards, until the stream follows them.
 	first []metalog.State
 	// member is the stream's membership in its category's feed.
@@ -54,6 +54,7 @@ type consumerStream struct {
 	batchBytes int
 	skipped    skippedRuns // left-out pointers between entries of batch
 	watermark  int64
+	known      int64  // the knownUntil that goes with the watermark
 	pending    uint64 // number of records after the batch
 	control    *merge.Item
 	wants      []merge.Want
@@ -93,6 +94,8 @@ type consumerStream struct {
 		joining  bool
 		joined   *joinedShards
 		horizon  int64
+		// unowed is, of shards that were removed when the reader met them, the LSN below which nothing is owed to it.
+		unowed map[record.ShardID]record.LSN
 		// left are the queued records to be left out: about 150 bytes each.
 		left map[recordPlace]prunedPointer
 		// asking: a question about the category to the control plane is running.
@@ -112,13 +115,21 @@ func newStream(s *Server, p *streamPlan, cat *scribev1.Category, send func(*scri
 	st := &consumerStream{
 		s: s, plan: p, cat: cat, send: send,
 		log:   s.log.With(slog.String("category", p.category), slog.String("consumer", p.consumer)),
-		skips: map[record.ShardID]*scribev1.ShardPosition{}, owed: map[record.ShardID]struct{}{}, failing: map[record.ShardID]time.Time{},
+		skips: map[record.ShardID]*scribev1.ShardPosition{}, failing: map[record.ShardID]time.Time{},
 		merge:   merge.New(merge.Options{Window: p.window, Limit: s.cfg.StreamBytes, Budget: s.budget}),
 		wake:    lifecycle.NewWakeChannel(),
 		reading: map[*runningRead]struct{}{}, results: make(chan readDone, (1+lateReads)*s.cfg.Reads),
 	}
-	st.mu.credits = p.credits
+	st.mu.credits, st.mu.unowed = p.credits, map[record.ShardID]record.LSN{}
 	return st
+}
+
+// knownUntil returns the time up to which the stream's shards are known to its reader, of what was sent so far; 0 = unknown. The mutex is held.
+func (st *consumerStream) knownUntil() int64 {
+	if st.plan.sequenced || st.listed == 0 {
+		return 0
+	}
+	return max(st.listed, st.merge.Horizon())
 }
 
 // addShard adds a shard to the merge.
@@ -128,7 +139,9 @@ func (st *consumerStream) addShard(v metalog.State, from record.LSN) {
 	if st.skips[v.Shard] != nil {
 		st.merge.Begin(v.Shard)
 	}
-	st.opening = append(st.opening, &scribev1.StreamShard{Shard: uint64(v.Shard), Lsn: uint64(from), NextLsn: uint64(v.NextLSN)})
+	st.opening = append(st.opening, &scribev1.StreamShard{
+		Shard: uint64(v.Shard), Lsn: uint64(from), NextLsn: uint64(v.NextLSN), Origin: uint64(st.mu.unowed[v.Shard]),
+	})
 }
 
 // failStream ends the stream with an error. The first error counts.
@@ -183,7 +196,7 @@ func (st *consumerStream) runStream(ctx context.Context, recv func(context.Conte
 		st.closeStream()
 	}()
 	// The client may change it, but the view's own is shared.
-	opened := &scribev1.StreamOpened{Category: proto.CloneOf(st.cat), Shards: st.opening}
+	opened := &scribev1.StreamOpened{Category: proto.CloneOf(st.cat), Shards: st.opening, KnownUntil: st.knownUntil()}
 	if w := st.plan.window; st.plan.sequenced {
 		opened.Window = durationpb.New(0)
 	} else if w != merge.Unbounded {
@@ -366,7 +379,7 @@ func (st *consumerStream) handleTick(ctx context.Context) error {
 		return st.flushBatch()
 	}
 	st.mu.Lock()
-	beat := &scribev1.StreamHeartbeat{Watermark: st.merge.Low(), Pending: st.merge.Pending()}
+	beat := &scribev1.StreamHeartbeat{Watermark: st.merge.Low(), Pending: st.merge.Pending(), KnownUntil: st.knownUntil()}
 	st.mu.Unlock()
 	st.s.metrics.heartbeats.Inc()
 	return st.sendNow(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Heartbeat{Heartbeat: beat}})
@@ -469,7 +482,7 @@ func (st *consumerStream) nextItem() merge.Item {
 	}
 	st.forgetPruned(&it)
 	if it.Kind == merge.Entry {
-		st.watermark, st.pending = st.merge.Low(), st.merge.Pending()
+		st.watermark, st.pending, st.known = st.merge.Low(), st.merge.Pending(), st.knownUntil()
 	}
 	return it
 }
@@ -498,7 +511,7 @@ func (st *consumerStream) flushBatch() error {
 		}
 		st.addSources(entries)
 		err := st.sendNow(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Entries{
-			Entries: &scribev1.StreamEntries{Entries: entries, Watermark: st.watermark, Pending: st.pending, Skipped: st.skipped.takeRuns()},
+			Entries: &scribev1.StreamEntries{Entries: entries, Watermark: st.watermark, Pending: st.pending, KnownUntil: st.known, Skipped: st.skipped.takeRuns()},
 		}})
 		if err != nil {
 			return err
@@ -558,7 +571,7 @@ func (st *consumerStream) evictClient(why evictionNotice) error {
 	st.mu.Lock()
 	resume := make([]*scribev1.ShardPosition, 0, st.merge.Total())
 	for shard, lsn := range st.merge.Positions() {
-		p := &scribev1.ShardPosition{Shard: uint64(shard), Lsn: uint64(lsn)}
+		p := &scribev1.ShardPosition{Shard: uint64(shard), Lsn: uint64(max(lsn, st.mu.unowed[shard]))}
 		if r := st.skips[shard]; r != nil {
 			p.Skip = r.GetSkip()
 		}

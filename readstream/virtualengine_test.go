@@ -184,6 +184,8 @@ func (e *engine) Shards(ctx context.Context, _ uint32) ([]metalog.State, error) 
 	return out, ctx.Err()
 }
 
+func (e *engine) RemovedShards(context.Context, uint32, int64) ([]metalog.State, error) { return nil, nil }
+
 func (e *engine) Tail(ctx context.Context, shards []record.ShardID) ([]metalog.State, error) {
 	if !e.hears(ctx) {
 		return nil, ctx.Err()

@@ -24,8 +24,9 @@
 //
 // Failed calls of the engine are retried with growing pauses. Subscriptions resume at their last position, so a broken connection
 // costs nothing but time. A subscription that is silent for ten heartbeats counts as broken, and is opened again. A look at least
-// every Config.LookEvery finds the shards that a silently broken watch does not report. A failure that lasts longer than
-// Config.FailAfter is reported to all members, once per such period.
+// every Config.LookEvery finds the shards that a silently broken watch does not report. What it does not find was removed: members
+// that come later are not told of it, until it appears again. A failure that lasts longer than Config.FailAfter is reported to all
+// members, once per such period.
 //
 // # Goroutines, memory, locks
 //

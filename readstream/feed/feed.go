@@ -91,7 +91,7 @@ type Member struct {
 
 	// Guarded by the feed's mutex.
 	shards  []record.ShardID
-	offered int   // how much of table.list was reported
+	offered int   // how much of table.list was reported; it is adjusted when shards are dropped from that
 	horizon int64 // the horizon reported with it
 	held    bool
 	batch   []metalog.Update // scratch space of applyUpdates
@@ -321,6 +321,9 @@ func (f *categoryFeed) lookOnce() (gained bool, err error) {
 	f.mu.Lock()
 	wanted, seen := f.mu.wanted, f.mu.table.seen
 	f.mu.wanted = false
+	if wanted {
+		f.mu.table.beginLook()
+	}
 	f.mu.Unlock()
 	if !wanted {
 		return true, nil

@@ -32,10 +32,13 @@ type tailTable struct {
 	order   tailHeap
 	members map[*Member]struct{}
 
-	known map[record.ShardID]struct{} // existing shards
-	list  []record.ShardID            // the same shards in order of discovery; append-only
+	// known are the listed shards, each with the number of the last look before whose end it was found or told. list has the same shards in
+	// order of discovery, so that a member is told what was appended to it. Removed ones leave both: who comes later does not follow them.
+	known map[record.ShardID]uint64
+	list  []record.ShardID
 
-	looks   uint64 // how many were applied
+	looks   uint64 // how many looks have begun
+	applied uint64 // how many were applied
 	seen    int64  // newest time or watermark received
 	floor   int64  // newest floor reported
 	horizon int64
@@ -54,7 +57,7 @@ type shardTail struct {
 	// A look may know more than was reported: no record from aheadNext on has a time below aheadMark.
 	aheadNext record.LSN
 	aheadMark int64
-	looked    uint64 // the last look that found it
+	looked    uint64 // the last look that found it, of those applied
 	sealed    bool
 
 	members []*Member
@@ -63,7 +66,7 @@ type shardTail struct {
 }
 
 func newTailTable() *tailTable {
-	return &tailTable{tails: map[record.ShardID]*shardTail{}, members: map[*Member]struct{}{}, known: map[record.ShardID]struct{}{}}
+	return &tailTable{tails: map[record.ShardID]*shardTail{}, members: map[*Member]struct{}{}, known: map[record.ShardID]uint64{}}
 }
 
 // joinMember adds a member, whose floors are withheld until it follows shards.
@@ -91,7 +94,7 @@ func (t *tailTable) followShards(m *Member, states []metalog.State) (fresh bool)
 		t.placeTail(x)
 		fresh = fresh || x.group == nil && !x.sealed
 		m.listener.Tail(x.shard, x.next, x.mark, x.sealed)
-		if st.Epoch != 0 {
+		if st.Epoch != 0 && !st.Removed {
 			t.noteExists(st.Shard)
 		}
 	}
@@ -197,11 +200,14 @@ func (t *tailTable) applyUpdates(updates []metalog.Update) {
 // keptBatch is the capacity for updates that a member keeps.
 const keptBatch = 16
 
-// noteLooked applies the states of all shards, listed when the newest known time was seen. It reports whether any member was told
-// something new.
+// beginLook takes note that shards are about to be listed. Only one look runs at a time.
+func (t *tailTable) beginLook() { t.looks++ }
+
+// noteLooked applies the states of all shards, listed since beginLook, when the newest known time was seen. It reports whether any member was
+// told something new.
 func (t *tailTable) noteLooked(states []metalog.State, seen int64) bool {
 	floor, horizon, shards := t.floor, t.horizon, len(t.list)
-	t.looks++
+	t.applied++
 	for i := range states {
 		st := &states[i]
 		t.noteExists(st.Shard)
@@ -210,7 +216,7 @@ func (t *tailTable) noteLooked(states []metalog.State, seen int64) bool {
 		if x == nil {
 			continue
 		}
-		x.looked = t.looks
+		x.looked = t.applied
 		if st.NextLSN <= x.next {
 			x.mark = max(x.mark, st.Watermark)
 			t.placeTail(x)
@@ -220,7 +226,7 @@ func (t *tailTable) noteLooked(states []metalog.State, seen int64) bool {
 	}
 	for _, x := range t.order {
 		// A shard that does not exist yet, or was removed and has no records, brings none that is older than the look.
-		if x.looked != t.looks {
+		if x.looked != t.applied {
 			x.mark = max(x.mark, seen)
 		}
 	}
@@ -228,7 +234,32 @@ func (t *tailTable) noteLooked(states []metalog.State, seen int64) bool {
 	t.horizon = max(t.horizon, seen)
 	t.tellAll()
 	t.advanceFloor()
-	return t.floor > floor || t.horizon > horizon || len(t.list) > shards
+	gained := t.floor > floor || t.horizon > horizon || len(t.list) > shards
+	t.dropRemoved()
+	return gained
+}
+
+// dropRemoved drops the shards that the look has not found, but for those that were told since it began: they were removed. Members that follow
+// one go on with it; it is told again when it appears again.
+func (t *tailTable) dropRemoved() {
+	removed := func(shard record.ShardID) bool { return t.known[shard] < t.looks }
+	if !slices.ContainsFunc(t.list, removed) {
+		return
+	}
+	list := make([]record.ShardID, 0, len(t.list))
+	before := make([]int, len(t.list)+1) // how many of the first ones stay
+	for i, shard := range t.list {
+		if removed(shard) {
+			delete(t.known, shard)
+		} else {
+			list = append(list, shard)
+		}
+		before[i+1] = len(list)
+	}
+	for m := range t.members {
+		m.offered = before[m.offered]
+	}
+	t.list = list
 }
 
 // noteAppeared applies shards that the watch has reported.
@@ -241,9 +272,9 @@ func (t *tailTable) noteAppeared(shards []record.ShardID) {
 
 func (t *tailTable) noteExists(shard record.ShardID) {
 	if _, ok := t.known[shard]; !ok {
-		t.known[shard] = struct{}{}
 		t.list = append(t.list, shard)
 	}
+	t.known[shard] = t.looks
 }
 
 func (t *tailTable) tellAll() {

@@ -336,3 +336,43 @@ func TestLookWithoutAShard(t *testing.T) {
 		t.Errorf("without the removed one: floor %d", l.floor)
 	}
 }
+
+// TestRemovedShardsAreForgotten: a member that comes after a look is not told of shards that the look has not found, and is told of one that appears
+// again. What was told while the look ran is not forgotten, and nobody is told of anything twice.
+func TestRemovedShardsAreForgotten(t *testing.T) {
+	stays, removed, fresh := record.MakeShardID(7, 0, 1), record.MakeShardID(7, 0, 2), record.MakeShardID(7, 0, 3)
+	found := func(shards ...record.ShardID) (states []metalog.State) {
+		for _, s := range shards {
+			states = append(states, metalog.State{Shard: s, Epoch: 1, FirstLSN: 1, NextLSN: 1, Watermark: 20})
+		}
+		return states
+	}
+	table := newTailTable()
+	join := func(states ...metalog.State) *listener {
+		l := newListener(t)
+		m := &Member{listener: l}
+		table.joinMember(m)
+		table.followShards(m, states)
+		return l
+	}
+	first := join()
+	table.noteAppeared([]record.ShardID{removed, stays})
+	table.beginLook()
+	table.noteAppeared([]record.ShardID{fresh})
+	table.noteLooked(found(stays), 10)
+	// Its positions name the removed one.
+	late := join(metalog.State{Shard: removed, Epoch: 2, FirstLSN: 5, NextLSN: 5, Watermark: 20, Removed: true})
+	if len(first.known) != 3 || len(late.known) != 2 || late.known[removed] {
+		t.Errorf("told of %v, and later of %v", first.known, late.known)
+	}
+	if last := join(); last.known[removed] {
+		t.Error("a member follows a removed shard because another one does")
+	}
+	table.beginLook()
+	table.noteLooked(found(stays, fresh), 15)
+	delete(first.known, removed) // it may be told again
+	table.noteAppeared([]record.ShardID{removed})
+	if len(first.known) != 3 || len(late.known) != 3 || len(table.list) != 3 {
+		t.Errorf("when it appears again: told of %v and %v, the list is %v", first.known, late.known, table.list)
+	}
+}

@@ -324,6 +324,9 @@ func (m *Merge) Seen() int64 { return m.seen }
 // Looked reports that all shards were added that existed when the newest known time or watermark was t.
 func (m *Merge) Looked(t int64) { m.horizon = max(m.horizon, t) }
 
+// Horizon returns the latest time for which Looked was called: no shard that was not added had a record before it.
+func (m *Merge) Horizon() int64 { return m.horizon }
+
 // Peek returns the kind of the next item, or why there is none.
 func (m *Merge) Peek() (Kind, Status) {
 	if m.dropMetWants(); len(m.wants) > 0 {

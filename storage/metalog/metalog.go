@@ -107,10 +107,12 @@ type Log interface {
 	// its NextLSN. The call is durable when it returns; repeating it is harmless.
 	Remove(ctx context.Context, shards []Unused) (removed int, err error)
 
-	// Shards returns the shards of a category by id, but for removed ones.
+	// Shards returns the shards of a category by id, but for removed ones. Every shard is among them that had a record before their Watermark
+	// and was not removed.
 	Shards(ctx context.Context, category uint32) ([]State, error)
 
-	// RemovedShards returns the removed shards of a category by id whose LastTime is at or after since.
+	// RemovedShards returns the removed shards of a category by id whose LastTime is at or after since. A shard without any record has the
+	// LastTime 0.
 	RemovedShards(ctx context.Context, category uint32, since int64) ([]State, error)
 
 	// WatchShards calls fn, never concurrently, first with the existing shards of a category, even if there are none, then with
@@ -154,9 +156,17 @@ type State struct {
 	// Watermark: no later record will have a persisted time below it.
 	Watermark int64
 	// Origin is the LSN at which the shard began in a recovery of the metadata, or when it was removed last, at most FirstLSN; 0 if it began
-	// at record.FirstLSN. There is nothing below it for a reader that has read nothing of the shard. For other readers what followed their
-	// position is gone.
+	// at record.FirstLSN. What was below it is gone.
+	//
+	// After a removal that concerns each reader that was owed it: who knew the shard and stands below the origin, and who did not know the
+	// shard and had seen the category as it was at OriginTime or before. After a recovery nobody knows what was below, and it does not concern
+	// readers that have read nothing of the shard.
 	Origin record.LSN
+	// OriginTime is the persisted time of the newest record that was below Origin when the shard was removed; 0 if Origin is that of a
+	// recovery.
+	OriginTime int64
+	// Removed: the shard is not listed until it is opened again, see Remove.
+	Removed bool
 }
 
 // Unused is a shard to be removed, and the epoch that it had when it was found to be empty and unused.

@@ -32,6 +32,7 @@ type modelShard struct {
 	sealed    bool
 	removed   bool
 	origin    record.LSN
+	since     int64 // the time of the newest record below origin
 	producers map[uint64]metalog.ProducerState
 	watermark int64 // the highest that was promised
 }
@@ -131,7 +132,7 @@ func (m *modelMachine) checkState(rt *rapid.T, id record.ShardID, st metalog.Sta
 	if n := len(s.entries); n > 0 {
 		last = s.entries[n-1].Time
 	}
-	want := metalog.State{Shard: id, FirstLSN: s.first, NextLSN: s.next(), Epoch: s.epoch, Sealed: s.sealed, LastTime: last, Watermark: st.Watermark, Origin: s.origin}
+	want := metalog.State{Shard: id, FirstLSN: s.first, NextLSN: s.next(), Epoch: s.epoch, Sealed: s.sealed, LastTime: last, Watermark: st.Watermark, Origin: s.origin, OriginTime: s.since, Removed: s.removed}
 	if st != want {
 		rt.Fatalf("the state is %+v, want %+v", st, want)
 	}
@@ -336,7 +337,7 @@ func (m *modelMachine) removeSome(rt *rapid.T) {
 		s.removed = true
 		s.epoch++
 		if s.next() > record.FirstLSN {
-			s.origin = s.next()
+			s.origin, s.since = s.next(), s.entries[len(s.entries)-1].Time
 		}
 	}
 	n, err := m.log.Remove(m.ctx, unused)

@@ -39,9 +39,21 @@ var removeCases = []testCase{
 		e.removeAll(metalog.Unused{Shard: shardA, Epoch: epoch})
 		st := e.tailOf(shardA)
 		wantEqual(e, "origin", st.Origin, 3)
+		wantEqual(e, "time of the origin", st.OriginTime, before.LastTime)
 		wantEqual(e, "last time", st.LastTime, before.LastTime)
-		e.openOne(shardA)
-		wantEqual(e, "origin after it was opened", e.tailOf(shardA).Origin, 3)
+		wantEqual(e, "removed", st.Removed, true)
+		e.fillShard(shardA, e.openOne(shardA), 1)
+		st = e.tailOf(shardA)
+		wantEqual(e, "origin after it was opened", st.Origin, 3)
+		wantEqual(e, "time of the origin after it was written", st.OriginTime, before.LastTime)
+		wantEqual(e, "removed after it was opened", st.Removed, false)
+	}},
+	{name: "a shard that never had a record has no origin", test: func(e *caseEnv) {
+		e.removeAll(metalog.Unused{Shard: shardA, Epoch: e.openOne(shardA)})
+		st := e.tailOf(shardA)
+		wantEqual(e, "origin", st.Origin, 0)
+		wantEqual(e, "next LSN", st.NextLSN, record.FirstLSN)
+		wantEqual(e, "removed", st.Removed, true)
 	}},
 	{name: "a watch is told when a removed shard appears again", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)

@@ -268,8 +268,10 @@ type GetCategoryResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As stored.
 	Category *Category `protobuf:"bytes,1,opt,name=category,proto3" json:"category,omitempty"`
-	// With with_shards: those that have traffic or a plan, by number.
-	Shards        []*ShardStatus `protobuf:"bytes,62,rep,name=shards,proto3" json:"shards,omitempty"`
+	// With with_shards: those that have traffic, a plan or logs, by number.
+	Shards []*ShardStatus `protobuf:"bytes,62,rep,name=shards,proto3" json:"shards,omitempty"`
+	// The metadata engine has told which logs there are.
+	LogsCounted   bool `protobuf:"varint,63,opt,name=logs_counted,json=logsCounted,proto3" json:"logs_counted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -316,6 +318,13 @@ func (x *GetCategoryResponse) GetShards() []*ShardStatus {
 		return x.Shards
 	}
 	return nil
+}
+
+func (x *GetCategoryResponse) GetLogsCounted() bool {
+	if x != nil {
+		return x.LogsCounted
+	}
+	return false
 }
 
 // ListCategoriesRequest pages through categories.
@@ -1385,8 +1394,13 @@ type ShardStatus struct {
 	// Messages a second, likewise.
 	MessagesPerSecond uint64 `protobuf:"varint,3,opt,name=messages_per_second,json=messagesPerSecond,proto3" json:"messages_per_second,omitempty"`
 	// How many micro-shards it has at least, and how many logs are open for it ahead of need; 1 and 0 without a plan.
-	MicroShards   uint32 `protobuf:"varint,4,opt,name=micro_shards,json=microShards,proto3" json:"micro_shards,omitempty"`
-	Logs          uint32 `protobuf:"varint,5,opt,name=logs,proto3" json:"logs,omitempty"`
+	MicroShards uint32 `protobuf:"varint,4,opt,name=micro_shards,json=microShards,proto3" json:"micro_shards,omitempty"`
+	Logs        uint32 `protobuf:"varint,5,opt,name=logs,proto3" json:"logs,omitempty"`
+	// How many logs it has, how many of these have no records, and how many were removed because they were empty for long; 0 where the metadata
+	// engine did not answer (GetCategoryResponse.logs_counted).
+	ExistingLogs  uint32 `protobuf:"varint,6,opt,name=existing_logs,json=existingLogs,proto3" json:"existing_logs,omitempty"`
+	EmptyLogs     uint32 `protobuf:"varint,7,opt,name=empty_logs,json=emptyLogs,proto3" json:"empty_logs,omitempty"`
+	RemovedLogs   uint32 `protobuf:"varint,8,opt,name=removed_logs,json=removedLogs,proto3" json:"removed_logs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1456,6 +1470,27 @@ func (x *ShardStatus) GetLogs() uint32 {
 	return 0
 }
 
+func (x *ShardStatus) GetExistingLogs() uint32 {
+	if x != nil {
+		return x.ExistingLogs
+	}
+	return 0
+}
+
+func (x *ShardStatus) GetEmptyLogs() uint32 {
+	if x != nil {
+		return x.EmptyLogs
+	}
+	return 0
+}
+
+func (x *ShardStatus) GetRemovedLogs() uint32 {
+	if x != nil {
+		return x.RemovedLogs
+	}
+	return 0
+}
+
 // Member is a process that offers roles.
 type Member struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1483,6 +1518,8 @@ type Member struct {
 	OwnCategories bool `protobuf:"varint,91,opt,name=own_categories,json=ownCategories,proto3" json:"own_categories,omitempty"`
 	// It has the key file of encrypted categories. Builds before that store what it should encrypt as it is.
 	HasKeys bool `protobuf:"varint,92,opt,name=has_keys,json=hasKeys,proto3" json:"has_keys,omitempty"`
+	// It knows removed logs (docs/adr/0077). A replica of a build before that halts at the first one.
+	RemovedLogs bool `protobuf:"varint,93,opt,name=removed_logs,json=removedLogs,proto3" json:"removed_logs,omitempty"`
 	// The loads of its roles, by which callers choose. At most 16. Builds before that have none: their batcher and read stream have Member.load, and their other
 	// roles are taken to have the load that is typical for the others.
 	Loads         []*RoleLoad `protobuf:"bytes,73,rep,name=loads,proto3" json:"loads,omitempty"`
@@ -1600,6 +1637,13 @@ func (x *Member) GetOwnCategories() bool {
 func (x *Member) GetHasKeys() bool {
 	if x != nil {
 		return x.HasKeys
+	}
+	return false
+}
+
+func (x *Member) GetRemovedLogs() bool {
+	if x != nil {
+		return x.RemovedLogs
 	}
 	return false
 }
@@ -3573,10 +3617,11 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\x12GetCategoryRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1f\n" +
 	"\vwith_shards\x18> \x01(\bR\n" +
-	"withShards\"v\n" +
+	"withShards\"\x99\x01\n" +
 	"\x13GetCategoryResponse\x12/\n" +
 	"\bcategory\x18\x01 \x01(\v2\x13.scribe.v1.CategoryR\bcategory\x12.\n" +
-	"\x06shards\x18> \x03(\v2\x16.scribe.v1.ShardStatusR\x06shards\"\x9a\x01\n" +
+	"\x06shards\x18> \x03(\v2\x16.scribe.v1.ShardStatusR\x06shards\x12!\n" +
+	"\flogs_counted\x18? \x01(\bR\vlogsCounted\"\x9a\x01\n" +
 	"\x15ListCategoriesRequest\x12\x16\n" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\tR\x05after\x12\x14\n" +
@@ -3686,13 +3731,17 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\x05shard\x18\x01 \x01(\rR\x05shard\x12\x1e\n" +
 	"\n" +
 	"millionths\x18\x02 \x01(\rR\n" +
-	"millionths\"\xb4\x01\n" +
+	"millionths\"\x9b\x02\n" +
 	"\vShardStatus\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\rR\x05shard\x12(\n" +
 	"\x10bytes_per_second\x18\x02 \x01(\x04R\x0ebytesPerSecond\x12.\n" +
 	"\x13messages_per_second\x18\x03 \x01(\x04R\x11messagesPerSecond\x12!\n" +
 	"\fmicro_shards\x18\x04 \x01(\rR\vmicroShards\x12\x12\n" +
-	"\x04logs\x18\x05 \x01(\rR\x04logs\"\xfa\x02\n" +
+	"\x04logs\x18\x05 \x01(\rR\x04logs\x12#\n" +
+	"\rexisting_logs\x18\x06 \x01(\rR\fexistingLogs\x12\x1d\n" +
+	"\n" +
+	"empty_logs\x18\a \x01(\rR\temptyLogs\x12!\n" +
+	"\fremoved_logs\x18\b \x01(\rR\vremovedLogs\"\x9d\x03\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12%\n" +
 	"\x05roles\x18\x02 \x03(\x0e2\x0f.scribe.v1.RoleR\x05roles\x12\x10\n" +
@@ -3705,7 +3754,8 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\x05store\x18) \x01(\tR\x05store\x12#\n" +
 	"\rshares_quotas\x182 \x01(\bR\fsharesQuotas\x12%\n" +
 	"\x0eown_categories\x18[ \x01(\bR\rownCategories\x12\x19\n" +
-	"\bhas_keys\x18\\ \x01(\bR\ahasKeys\x12)\n" +
+	"\bhas_keys\x18\\ \x01(\bR\ahasKeys\x12!\n" +
+	"\fremoved_logs\x18] \x01(\bR\vremovedLogs\x12)\n" +
 	"\x05loads\x18I \x03(\v2\x13.scribe.v1.RoleLoadR\x05loads\"C\n" +
 	"\bRoleLoad\x12#\n" +
 	"\x04role\x18\x01 \x01(\x0e2\x0f.scribe.v1.RoleR\x04role\x12\x12\n" +

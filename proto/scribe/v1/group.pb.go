@@ -747,7 +747,9 @@ type GroupPositionsResponse struct {
 	// By shard. A shard that is not there is at its first record.
 	Positions []*GroupShardPosition `protobuf:"bytes,1,rep,name=positions,proto3" json:"positions,omitempty"`
 	// All messages of the buckets persisted before this time are committed, Unix microseconds; 0 = unknown.
-	Watermark     int64 `protobuf:"varint,2,opt,name=watermark,proto3" json:"watermark,omitempty"`
+	Watermark int64 `protobuf:"varint,2,opt,name=watermark,proto3" json:"watermark,omitempty"`
+	// The StreamStart.known_until of a stream that begins at these positions.
+	KnownUntil    int64 `protobuf:"varint,3,opt,name=known_until,json=knownUntil,proto3" json:"known_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -792,6 +794,13 @@ func (x *GroupPositionsResponse) GetPositions() []*GroupShardPosition {
 func (x *GroupPositionsResponse) GetWatermark() int64 {
 	if x != nil {
 		return x.Watermark
+	}
+	return 0
+}
+
+func (x *GroupPositionsResponse) GetKnownUntil() int64 {
+	if x != nil {
+		return x.KnownUntil
 	}
 	return 0
 }
@@ -2237,10 +2246,12 @@ const file_scribe_v1_group_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x04 \x01(\x04R\n" +
 	"generation\x12\x18\n" +
-	"\abuckets\x18\x05 \x01(\fR\abuckets\"s\n" +
+	"\abuckets\x18\x05 \x01(\fR\abuckets\"\x94\x01\n" +
 	"\x16GroupPositionsResponse\x12;\n" +
 	"\tpositions\x18\x01 \x03(\v2\x1d.scribe.v1.GroupShardPositionR\tpositions\x12\x1c\n" +
-	"\twatermark\x18\x02 \x01(\x03R\twatermark\"r\n" +
+	"\twatermark\x18\x02 \x01(\x03R\twatermark\x12\x1f\n" +
+	"\vknown_until\x18\x03 \x01(\x03R\n" +
+	"knownUntil\"r\n" +
 	"\x12GroupShardPosition\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x10\n" +
 	"\x03low\x18\x02 \x01(\x04R\x03low\x124\n" +

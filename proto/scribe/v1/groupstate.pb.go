@@ -58,8 +58,10 @@ type StoredGroup struct {
 	// Averages of what members have read: bytes of a pointer's payload, and bytes a second that one busy member takes.
 	PointerBytes   uint64 `protobuf:"varint,17,opt,name=pointer_bytes,json=pointerBytes,proto3" json:"pointer_bytes,omitempty"`
 	MemberCapacity uint64 `protobuf:"varint,18,opt,name=member_capacity,json=memberCapacity,proto3" json:"member_capacity,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The GroupPositionsResponse.known_until of the positions that were set at positioned_at.
+	KnownUntil    int64 `protobuf:"varint,19,opt,name=known_until,json=knownUntil,proto3" json:"known_until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StoredGroup) Reset() {
@@ -214,6 +216,13 @@ func (x *StoredGroup) GetPointerBytes() uint64 {
 func (x *StoredGroup) GetMemberCapacity() uint64 {
 	if x != nil {
 		return x.MemberCapacity
+	}
+	return 0
+}
+
+func (x *StoredGroup) GetKnownUntil() int64 {
+	if x != nil {
+		return x.KnownUntil
 	}
 	return 0
 }
@@ -519,7 +528,7 @@ var File_scribe_v1_groupstate_proto protoreflect.FileDescriptor
 
 const file_scribe_v1_groupstate_proto_rawDesc = "" +
 	"\n" +
-	"\x1ascribe/v1/groupstate.proto\x12\tscribe.v1\"\xb7\x04\n" +
+	"\x1ascribe/v1/groupstate.proto\x12\tscribe.v1\"\xd8\x04\n" +
 	"\vStoredGroup\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
@@ -544,7 +553,9 @@ const file_scribe_v1_groupstate_proto_rawDesc = "" +
 	"created_at\x18\x0f \x01(\x03R\tcreatedAt\x12#\n" +
 	"\rpositioned_at\x18\x10 \x01(\x03R\fpositionedAt\x12#\n" +
 	"\rpointer_bytes\x18\x11 \x01(\x04R\fpointerBytes\x12'\n" +
-	"\x0fmember_capacity\x18\x12 \x01(\x04R\x0ememberCapacity\"\xc8\x03\n" +
+	"\x0fmember_capacity\x18\x12 \x01(\x04R\x0ememberCapacity\x12\x1f\n" +
+	"\vknown_until\x18\x13 \x01(\x03R\n" +
+	"knownUntil\"\xc8\x03\n" +
 	"\x11StoredGroupMember\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12 \n" +

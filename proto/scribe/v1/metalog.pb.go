@@ -40,7 +40,11 @@ type ShardState struct {
 	// No later record of the shard will have a persisted time below this one.
 	Watermark int64 `protobuf:"varint,7,opt,name=watermark,proto3" json:"watermark,omitempty"`
 	// LSN at which the shard began in a recovery of the metadata, or when it was removed last; 0 when it began at LSN 1.
-	Origin        uint64 `protobuf:"varint,8,opt,name=origin,proto3" json:"origin,omitempty"`
+	Origin uint64 `protobuf:"varint,8,opt,name=origin,proto3" json:"origin,omitempty"`
+	// Persisted time of the newest record that was below origin when the shard was removed; 0 when origin is that of a recovery.
+	OriginTime int64 `protobuf:"varint,9,opt,name=origin_time,json=originTime,proto3" json:"origin_time,omitempty"`
+	// It is not listed until it is opened again.
+	Removed       bool `protobuf:"varint,10,opt,name=removed,proto3" json:"removed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -129,6 +133,20 @@ func (x *ShardState) GetOrigin() uint64 {
 		return x.Origin
 	}
 	return 0
+}
+
+func (x *ShardState) GetOriginTime() int64 {
+	if x != nil {
+		return x.OriginTime
+	}
+	return 0
+}
+
+func (x *ShardState) GetRemoved() bool {
+	if x != nil {
+		return x.Removed
+	}
+	return false
 }
 
 // ProducerSequence is a run of messages of one producer.
@@ -2614,7 +2632,7 @@ var File_scribe_v1_metalog_proto protoreflect.FileDescriptor
 
 const file_scribe_v1_metalog_proto_rawDesc = "" +
 	"\n" +
-	"\x17scribe/v1/metalog.proto\x12\tscribe.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16scribe/v1/common.proto\"\xdb\x01\n" +
+	"\x17scribe/v1/metalog.proto\x12\tscribe.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16scribe/v1/common.proto\"\x96\x02\n" +
 	"\n" +
 	"ShardState\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x1b\n" +
@@ -2624,7 +2642,11 @@ const file_scribe_v1_metalog_proto_rawDesc = "" +
 	"\x06sealed\x18\x05 \x01(\bR\x06sealed\x12\x1b\n" +
 	"\tlast_time\x18\x06 \x01(\x03R\blastTime\x12\x1c\n" +
 	"\twatermark\x18\a \x01(\x03R\twatermark\x12\x16\n" +
-	"\x06origin\x18\b \x01(\x04R\x06origin\"n\n" +
+	"\x06origin\x18\b \x01(\x04R\x06origin\x12\x1f\n" +
+	"\vorigin_time\x18\t \x01(\x03R\n" +
+	"originTime\x12\x18\n" +
+	"\aremoved\x18\n" +
+	" \x01(\bR\aremoved\"n\n" +
 	"\x10ProducerSequence\x12\x1a\n" +
 	"\bproducer\x18\x01 \x01(\x04R\bproducer\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x14\n" +

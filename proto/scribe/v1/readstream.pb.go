@@ -352,11 +352,12 @@ type StreamStart struct {
 	// With START_AT_TIME: Unix microseconds.
 	StartTime int64 `protobuf:"varint,4,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	// Exact positions, which win over start_at. At most 100,000. Beside them START_AT_EARLIEST (also what holds when nothing is set) means the
-	// first record that a shard ever had: it appeared after the positions were taken, and what was trimmed of it since is a gap.
+	// first record that a shard ever had: it appeared after the positions were taken, and what was trimmed of it since is a gap (see known_until).
 	Resume []*ShardPosition `protobuf:"bytes,5,rep,name=resume,proto3" json:"resume,omitempty"`
-	// With resume: the persisted time that the reader has reached, Unix microseconds; 0 = unknown. A reader that was away for so long that logs
-	// were trimmed and removed meanwhile is told of them by it.
-	ResumeWatermark int64 `protobuf:"varint,10,opt,name=resume_watermark,json=resumeWatermark,proto3" json:"resume_watermark,omitempty"`
+	// The known_until of what the reader had received when it stood at `resume`, Unix microseconds; 0 = unknown. Of a shard that `resume` does not
+	// name, what was persisted before was not owed to the reader. What was persisted later and is gone is a gap, also of shards that are removed
+	// by now: with 0, of all of them.
+	KnownUntil int64 `protobuf:"varint,10,opt,name=known_until,json=knownUntil,proto3" json:"known_until,omitempty"`
 	// Messages are sent no further out of order of persisted time than this; absent = the category's
 	// default, which may be unbounded. It is 0 where the category is repeatable, whatever is asked for.
 	Window *durationpb.Duration `protobuf:"bytes,6,opt,name=window,proto3" json:"window,omitempty"`
@@ -443,9 +444,9 @@ func (x *StreamStart) GetResume() []*ShardPosition {
 	return nil
 }
 
-func (x *StreamStart) GetResumeWatermark() int64 {
+func (x *StreamStart) GetKnownUntil() int64 {
 	if x != nil {
-		return x.ResumeWatermark
+		return x.KnownUntil
 	}
 	return 0
 }
@@ -798,7 +799,10 @@ type StreamOpened struct {
 	// The shards at the start.
 	Shards []*StreamShard `protobuf:"bytes,2,rep,name=shards,proto3" json:"shards,omitempty"`
 	// The ordering window that holds; absent = unbounded.
-	Window        *durationpb.Duration `protobuf:"bytes,3,opt,name=window,proto3" json:"window,omitempty"`
+	Window *durationpb.Duration `protobuf:"bytes,3,opt,name=window,proto3" json:"window,omitempty"`
+	// Persisted time up to which the reader knows the shards, Unix microseconds; 0 = unknown, as of older servers. Of a shard that was not
+	// announced so far, nothing persisted before this time is owed to the reader.
+	KnownUntil    int64 `protobuf:"varint,4,opt,name=known_until,json=knownUntil,proto3" json:"known_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -854,6 +858,13 @@ func (x *StreamOpened) GetWindow() *durationpb.Duration {
 	return nil
 }
 
+func (x *StreamOpened) GetKnownUntil() int64 {
+	if x != nil {
+		return x.KnownUntil
+	}
+	return 0
+}
+
 // StreamShard is a physical shard's part in a stream.
 type StreamShard struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -862,7 +873,10 @@ type StreamShard struct {
 	// The LSN that is read first.
 	Lsn uint64 `protobuf:"varint,2,opt,name=lsn,proto3" json:"lsn,omitempty"`
 	// The LSN after the newest record when the shard joined: a bounded read ends there.
-	NextLsn       uint64 `protobuf:"varint,3,opt,name=next_lsn,json=nextLsn,proto3" json:"next_lsn,omitempty"`
+	NextLsn uint64 `protobuf:"varint,3,opt,name=next_lsn,json=nextLsn,proto3" json:"next_lsn,omitempty"`
+	// With lsn 1: where the shard began when it was removed last, if nothing below was owed to the reader. Its position is this LSN, and a
+	// StreamGap with before_origin follows. 0 = none.
+	Origin        uint64 `protobuf:"varint,4,opt,name=origin,proto3" json:"origin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -918,6 +932,13 @@ func (x *StreamShard) GetNextLsn() uint64 {
 	return 0
 }
 
+func (x *StreamShard) GetOrigin() uint64 {
+	if x != nil {
+		return x.Origin
+	}
+	return 0
+}
+
 // StreamEntries are pointers.
 type StreamEntries struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -928,6 +949,8 @@ type StreamEntries struct {
 	Watermark int64 `protobuf:"varint,2,opt,name=watermark,proto3" json:"watermark,omitempty"`
 	// As in StreamHeartbeat, behind these.
 	Pending uint64 `protobuf:"varint,3,opt,name=pending,proto3" json:"pending,omitempty"`
+	// As in StreamOpened.
+	KnownUntil int64 `protobuf:"varint,4,opt,name=known_until,json=knownUntil,proto3" json:"known_until,omitempty"`
 	// With a filter: pointers that were left out, in the order in which they would have come. Then there may be no entries beside them.
 	Skipped       []*StreamSkip `protobuf:"bytes,10,rep,name=skipped,proto3" json:"skipped,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -981,6 +1004,13 @@ func (x *StreamEntries) GetWatermark() int64 {
 func (x *StreamEntries) GetPending() uint64 {
 	if x != nil {
 		return x.Pending
+	}
+	return 0
+}
+
+func (x *StreamEntries) GetKnownUntil() int64 {
+	if x != nil {
+		return x.KnownUntil
 	}
 	return 0
 }
@@ -1214,7 +1244,9 @@ type StreamHeartbeat struct {
 	// As in StreamEntries.
 	Watermark int64 `protobuf:"varint,1,opt,name=watermark,proto3" json:"watermark,omitempty"`
 	// Pointers that wait in the server for credits.
-	Pending       uint64 `protobuf:"varint,2,opt,name=pending,proto3" json:"pending,omitempty"`
+	Pending uint64 `protobuf:"varint,2,opt,name=pending,proto3" json:"pending,omitempty"`
+	// As in StreamOpened.
+	KnownUntil    int64 `protobuf:"varint,3,opt,name=known_until,json=knownUntil,proto3" json:"known_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1263,6 +1295,13 @@ func (x *StreamHeartbeat) GetPending() uint64 {
 	return 0
 }
 
+func (x *StreamHeartbeat) GetKnownUntil() int64 {
+	if x != nil {
+		return x.KnownUntil
+	}
+	return 0
+}
+
 // StreamGap tells of messages that are gone.
 type StreamGap struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1274,8 +1313,8 @@ type StreamGap struct {
 	To uint64 `protobuf:"varint,3,opt,name=to,proto3" json:"to,omitempty"`
 	// Why: REASON_TRIMMED, REASON_CORRUPT or REASON_MISSING.
 	Reason Reason `protobuf:"varint,4,opt,name=reason,proto3,enum=scribe.v1.Reason" json:"reason,omitempty"`
-	// The gap ends where the shard began in a recovery of the metadata, and the reader had read nothing of the shard: its position moves, and
-	// nothing is missing for it.
+	// The gap ends where the shard began in a recovery of the metadata, or when it was removed, and nothing of it was owed to the reader: its
+	// position moves, and nothing is missing for it.
 	BeforeOrigin  bool `protobuf:"varint,5,opt,name=before_origin,json=beforeOrigin,proto3" json:"before_origin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1428,16 +1467,17 @@ const file_scribe_v1_readstream_proto_rawDesc = "" +
 	"\rStreamRequest\x12.\n" +
 	"\x05start\x18\x01 \x01(\v2\x16.scribe.v1.StreamStartH\x00R\x05start\x124\n" +
 	"\acredits\x18\x02 \x01(\v2\x18.scribe.v1.StreamCreditsH\x00R\acreditsB\x06\n" +
-	"\x04step\"\xb7\x04\n" +
+	"\x04step\"\xad\x04\n" +
 	"\vStreamStart\x12\x1a\n" +
 	"\bcategory\x18\x01 \x01(\tR\bcategory\x12%\n" +
 	"\x0elogical_shards\x18\x02 \x03(\rR\rlogicalShards\x12-\n" +
 	"\bstart_at\x18\x03 \x01(\x0e2\x12.scribe.v1.StartAtR\astartAt\x12\x1d\n" +
 	"\n" +
 	"start_time\x18\x04 \x01(\x03R\tstartTime\x120\n" +
-	"\x06resume\x18\x05 \x03(\v2\x18.scribe.v1.ShardPositionR\x06resume\x12)\n" +
-	"\x10resume_watermark\x18\n" +
-	" \x01(\x03R\x0fresumeWatermark\x121\n" +
+	"\x06resume\x18\x05 \x03(\v2\x18.scribe.v1.ShardPositionR\x06resume\x12\x1f\n" +
+	"\vknown_until\x18\n" +
+	" \x01(\x03R\n" +
+	"knownUntil\x121\n" +
 	"\x06window\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06window\x122\n" +
 	"\acredits\x18\a \x01(\v2\x18.scribe.v1.StreamCreditsR\acredits\x127\n" +
 	"\theartbeat\x18\b \x01(\v2\x19.google.protobuf.DurationR\theartbeat\x12\x1a\n" +
@@ -1462,19 +1502,24 @@ const file_scribe_v1_readstream_proto_rawDesc = "" +
 	"shardAdded\x129\n" +
 	"\vshard_ended\x18\a \x01(\v2\x16.scribe.v1.StreamShardH\x00R\n" +
 	"shardEndedB\x06\n" +
-	"\x04step\"\xa2\x01\n" +
+	"\x04step\"\xc3\x01\n" +
 	"\fStreamOpened\x12/\n" +
 	"\bcategory\x18\x01 \x01(\v2\x13.scribe.v1.CategoryR\bcategory\x12.\n" +
 	"\x06shards\x18\x02 \x03(\v2\x16.scribe.v1.StreamShardR\x06shards\x121\n" +
-	"\x06window\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06window\"P\n" +
+	"\x06window\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06window\x12\x1f\n" +
+	"\vknown_until\x18\x04 \x01(\x03R\n" +
+	"knownUntil\"h\n" +
 	"\vStreamShard\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x10\n" +
 	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\x12\x19\n" +
-	"\bnext_lsn\x18\x03 \x01(\x04R\anextLsn\"\xaa\x01\n" +
+	"\bnext_lsn\x18\x03 \x01(\x04R\anextLsn\x12\x16\n" +
+	"\x06origin\x18\x04 \x01(\x04R\x06origin\"\xcb\x01\n" +
 	"\rStreamEntries\x120\n" +
 	"\aentries\x18\x01 \x03(\v2\x16.scribe.v1.StreamEntryR\aentries\x12\x1c\n" +
 	"\twatermark\x18\x02 \x01(\x03R\twatermark\x12\x18\n" +
-	"\apending\x18\x03 \x01(\x04R\apending\x12/\n" +
+	"\apending\x18\x03 \x01(\x04R\apending\x12\x1f\n" +
+	"\vknown_until\x18\x04 \x01(\x03R\n" +
+	"knownUntil\x12/\n" +
 	"\askipped\x18\n" +
 	" \x03(\v2\x15.scribe.v1.StreamSkipR\askipped\"\xc3\x01\n" +
 	"\n" +
@@ -1497,10 +1542,12 @@ const file_scribe_v1_readstream_proto_rawDesc = "" +
 	"\n" +
 	"source_lsn\x18\x15 \x01(\x04R\tsourceLsn\x12\x16\n" +
 	"\x06offset\x18\x16 \x01(\x04R\x06offset\x12\x16\n" +
-	"\x06ticket\x18P \x01(\fR\x06ticket\"I\n" +
+	"\x06ticket\x18P \x01(\fR\x06ticket\"j\n" +
 	"\x0fStreamHeartbeat\x12\x1c\n" +
 	"\twatermark\x18\x01 \x01(\x03R\twatermark\x12\x18\n" +
-	"\apending\x18\x02 \x01(\x04R\apending\"\x95\x01\n" +
+	"\apending\x18\x02 \x01(\x04R\apending\x12\x1f\n" +
+	"\vknown_until\x18\x03 \x01(\x03R\n" +
+	"knownUntil\"\x95\x01\n" +
 	"\tStreamGap\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\x04R\x04from\x12\x0e\n" +

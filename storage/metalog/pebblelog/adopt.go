@@ -174,7 +174,8 @@ func (a Adoption) BeginJournal(ctx context.Context, j journal.Journal) error {
 func DetachFolder(dir string, opts Options, head journal.Head) error {
 	opts = opts.withDefaults()
 	err := changeFolder(dir, opts, true, func(db *pebble.DB) error {
-		if version, _, err := lookUp(db, schema.MetaKey(schema.MetaFormat), schema.DecodeNumber); err != nil || version == schema.Version {
+		version, _, err := lookUp(db, schema.MetaKey(schema.MetaFormat), schema.DecodeNumber)
+		if err != nil || !schema.IsReplica(version) {
 			return err
 		}
 		applied, _, err := lookUp(db, schema.MetaKey(schema.MetaApplied), schema.DecodeApplied)
@@ -185,7 +186,7 @@ func DetachFolder(dir string, opts Options, head journal.Head) error {
 			return fmt.Errorf("it has applied entry %d with chain %v, the journal ends at entry %d with chain %v", at.Seq, at.Chain, head.Seq, head.Chain)
 		}
 		b := db.NewBatch()
-		setNumber(b, schema.MetaFormat, schema.Version)
+		setNumber(b, schema.MetaFormat, schema.VersionOf(false, schema.HasStubs(version)))
 		setNumber(b, schema.MetaClock, head.Bound)
 		return errors.Join(b.Delete(schema.MetaKey(schema.MetaApplied), nil), b.Commit(pebble.Sync), b.Close())
 	})
@@ -209,12 +210,17 @@ func (a Adoption) applied() schema.Applied {
 
 // stageReplica makes a folder's database that of a replica, in one batch.
 func stageReplica(db *pebble.DB, at Adoption, sync *pebble.WriteOptions) error {
+	version, _, err := lookUp(db, schema.MetaKey(schema.MetaFormat), schema.DecodeNumber)
+	if err != nil {
+		return err
+	}
 	b, key := db.NewBatch(), schema.MetaKey(schema.MetaApplied)
-	setNumber(b, schema.MetaFormat, schema.ReplicaVersion)
+	setNumber(b, schema.MetaFormat, schema.VersionOf(true, schema.HasStubs(version)))
 	return errors.Join(b.Set(key, schema.AppendApplied(nil, key, at.applied()), nil), b.Delete(schema.MetaKey(schema.MetaClock), nil), b.Commit(sync), b.Close())
 }
 
-// checkOwnFolder fails unless the folder is that of an engine without a journal, of the newest version: who opened it last raised that.
+// checkOwnFolder fails unless the folder is that of an engine without a journal, of a version that this build writes: who opened it last raised an
+// older one.
 func checkOwnFolder(db *pebble.DB) error {
 	version, found, err := lookUp(db, schema.MetaKey(schema.MetaFormat), schema.DecodeNumber)
 	switch {
@@ -224,8 +230,8 @@ func checkOwnFolder(db *pebble.DB) error {
 		return errors.New("it holds no logs")
 	case schema.IsReplica(version):
 		return fmt.Errorf("%w: it belongs to a replica already", ErrReplica)
-	case version != schema.Version:
-		return fmt.Errorf("%w: version %d, this build reads %d", ErrVersion, version, schema.Version)
+	case version != schema.Version && version != schema.StubVersion:
+		return fmt.Errorf("%w: version %d, this build reads %d and %d", ErrVersion, version, schema.Version, schema.StubVersion)
 	}
 	return nil
 }

@@ -30,8 +30,9 @@ type told struct {
 	boundary  int64
 }
 
-// adoptedShards are the shards of the folders of these tests; shardA is trimmed, shardB sealed, and the last one was never opened.
-var adoptedShards = []record.ShardID{shardA, shardB, shardB + 1}
+// adoptedShards are the shards of the folders of these tests; shardA is trimmed, shardB sealed, the third was never opened, and the last one was
+// removed.
+var adoptedShards = []record.ShardID{shardA, shardB, shardB + 1, shardB + 2}
 
 // lookAround asks an engine for everything. Watermarks, which go on, are left out.
 func lookAround(t testing.TB, log metalog.Log) (k told) {
@@ -67,6 +68,7 @@ func ownFolder(t testing.TB) (*vfs.MemFS, told) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	removeShard(t, e, shardB+2)
 	for i := range 20 {
 		a := one(shardA, states[0].Epoch, strings.Repeat("x", 1+i*100))
 		a.Shards[0].Sequences = []metalog.Sequence{{Producer: 7, Epoch: 3, First: uint64(i), Last: uint64(i)}}

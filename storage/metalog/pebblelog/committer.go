@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -198,6 +199,9 @@ func (c *logCommitter) buildBatch(first *commitRequest) (bound int64, err error)
 	for _, sh := range c.dirty {
 		err = errors.Join(err, c.writeState(sh))
 	}
+	if e.replica == nil {
+		c.raiseVersion(false)
+	}
 	for k, p := range c.producers {
 		c.key = k.append(c.key[:0])
 		c.value = schema.AppendProducer(c.value[:0], c.key, p)
@@ -207,6 +211,16 @@ func (c *logCommitter) buildBatch(first *commitRequest) (bound int64, err error)
 		setNumber(c.batch, schema.MetaClock, bound)
 	}
 	return bound, err
+}
+
+// raiseVersion lets the batch that has the folder's first stub say that the folder may have some: older builds do not open it from then on. It
+// is the folder's own, so no list of changes has it. After a failed batch nobody uses the folder as it is in memory.
+func (c *logCommitter) raiseVersion(replica bool) {
+	if c.e.hasStubs || !slices.ContainsFunc(c.dirty, func(sh *shardEntry) bool { return sh.cur.Removed }) {
+		return
+	}
+	c.e.hasStubs = true
+	setNumber(c.batch, schema.MetaFormat, schema.VersionOf(replica, true))
 }
 
 // writeState adds a changed state to the batch: as the shard's state, or, of a removed shard, as its stub.

@@ -48,6 +48,8 @@ type Engine struct {
 	boundary atomic.Int64 // the published boundary
 	// retired are the retired categories found when the folder was opened; the committer takes them over.
 	retired categorySet
+	// hasStubs says that the folder's version is one with stubs. Who opens the folder sets it, and then the committer.
+	hasStubs bool
 
 	// replica is what a replica of a journal has beyond its folder; nil for an engine of its own.
 	replica *replica
@@ -418,14 +420,16 @@ func (e *Engine) extendBound() {
 
 func publicState(id record.ShardID, s schema.State, watermark int64) metalog.State {
 	return metalog.State{
-		Shard:     id,
-		FirstLSN:  s.First,
-		NextLSN:   s.Next,
-		Epoch:     s.Epoch,
-		Sealed:    s.Sealed,
-		LastTime:  s.LastTime,
-		Watermark: watermark,
-		Origin:    s.Origin,
+		Shard:      id,
+		FirstLSN:   s.First,
+		NextLSN:    s.Next,
+		Epoch:      s.Epoch,
+		Sealed:     s.Sealed,
+		LastTime:   s.LastTime,
+		Watermark:  watermark,
+		Origin:     s.Origin,
+		OriginTime: s.OriginTime,
+		Removed:    s.Removed,
 	}
 }
 

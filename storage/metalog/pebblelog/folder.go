@@ -30,13 +30,14 @@ func (e *Engine) loadFolder() error {
 		setNumber(b, schema.MetaFormat, schema.Version)
 	case schema.IsReplica(version):
 		return fmt.Errorf("%w: it belongs to a replica: give the journal, or use another folder", ErrReplica)
-	case version > schema.Version:
-		return fmt.Errorf("%w: version %d, this build reads %d: use a newer build", ErrVersion, version, schema.Version)
+	case version > schema.Version && version != schema.StubVersion:
+		return fmt.Errorf("%w: version %d, this build reads %d: use a newer build", ErrVersion, version, schema.StubVersion)
 	case version < schema.OldestVersion:
 		return fmt.Errorf("unsupported format version %d of the folder", version)
 	case version < schema.Version:
 		setNumber(b, schema.MetaFormat, schema.Version)
 	}
+	e.hasStubs = schema.HasStubs(version)
 	if err := e.loadMarks(); err != nil {
 		return err
 	}

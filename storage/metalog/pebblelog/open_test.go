@@ -131,7 +131,7 @@ func TestOtherFormatsAreRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for version, want := range map[int64]error{schema.ReplicaVersion + 1: ErrVersion, schema.ReplicaVersion: ErrReplica, 0: nil} {
+	for version, want := range map[int64]error{schema.StubReplicaVersion + 1: ErrVersion, schema.ReplicaVersion: ErrReplica, schema.StubReplicaVersion: ErrReplica, 0: nil} {
 		put(schema.AppendNumber(nil, key, version))
 		if _, err := Open(testDir, Options{FS: fs}); err == nil || want != nil && !errors.Is(err, want) {
 			t.Errorf("version %d: %v", version, err)

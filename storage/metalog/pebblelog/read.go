@@ -286,13 +286,17 @@ func (e *Engine) RemovedShards(ctx context.Context, category uint32, since int64
 
 // statesWhere returns the published states that take satisfies, of the shards of a category that have keys of a kind, in order.
 func (e *Engine) statesWhere(ctx context.Context, category uint32, kind schema.Kind, take func(schema.State) bool) ([]metalog.State, error) {
+	// Before the shards are listed: who takes the watermark for the time of the list misses no shard that had a record before.
+	w, err := e.currentWatermark(ctx)
+	if err != nil {
+		return nil, err
+	}
 	ids, err := e.shardIDs(ctx, category, kind)
 	if err != nil {
 		return nil, err
 	}
 	states := make([]schema.State, len(ids))
-	w, err := e.publishedStates(ctx, ids, states)
-	if err != nil {
+	if err := e.table.states(ids, states); err != nil {
 		return nil, err
 	}
 	out := make([]metalog.State, 0, len(ids))

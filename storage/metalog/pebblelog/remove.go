@@ -75,10 +75,8 @@ func (c *logCommitter) removeShard(sh *shardEntry) {
 	if !sh.swept { // no later trim would remove what a crash has left below the first LSN
 		c.trims = append(c.trims, trimmedRange{sh: sh, from: sh.cur.First, before: sh.cur.Next})
 	}
+	sh.cur = sh.cur.WithOrigin() // nothing is below it for who comes later
 	sh.cur.Removed = true
 	sh.cur.Epoch++
-	if sh.cur.Next > record.FirstLSN {
-		sh.cur.Origin = sh.cur.Next // nothing is below it for who has read nothing of it
-	}
 	c.markDirty(sh)
 }

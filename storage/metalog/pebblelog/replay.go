@@ -158,6 +158,7 @@ func (c *logCommitter) applyStaged(at journal.Position, time, bound int64) error
 	r := c.e.replica
 	key := schema.MetaKey(schema.MetaApplied)
 	_ = c.batch.Set(key, schema.AppendApplied(nil, key, schema.Applied{Seq: at.Seq, Time: time, Chain: at.Chain}), nil)
+	c.raiseVersion(true)
 	r.publishing.Lock()
 	defer r.publishing.Unlock()
 	err := c.e.db.Apply(c.batch, pebble.NoSync)

@@ -101,17 +101,15 @@ func (e *Engine) loadReplica() error {
 		if err := e.requireEmpty(); err != nil {
 			return err
 		}
-	case version > schema.ReplicaVersion:
-		return fmt.Errorf("%w: version %d, this build reads %d: use a newer build", ErrVersion, version, schema.ReplicaVersion)
+		if err := e.db.Set(schema.MetaKey(schema.MetaFormat), schema.AppendNumber(nil, schema.MetaKey(schema.MetaFormat), schema.ReplicaVersion), pebble.NoSync); err != nil {
+			return err
+		}
+	case version > schema.StubReplicaVersion:
+		return fmt.Errorf("%w: version %d, this build reads %d: use a newer build", ErrVersion, version, schema.StubReplicaVersion)
 	case !schema.IsReplica(version):
 		return fmt.Errorf("%w: it holds logs that are not in the journal: use another folder", ErrReplica)
 	}
-	if version != schema.ReplicaVersion {
-		format := schema.MetaKey(schema.MetaFormat)
-		if err := e.db.Set(format, schema.AppendNumber(nil, format, schema.ReplicaVersion), pebble.NoSync); err != nil {
-			return err
-		}
-	}
+	e.hasStubs = schema.HasStubs(version)
 	if err := e.loadMarks(); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -147,13 +148,13 @@ func (c *engineClient) Shards(ctx context.Context, category uint32) ([]metalog.S
 	return convertAll(res.GetStates(), stateFromProto), nil
 }
 
-// RemovedShards implements metalog.Log. A server of before there were removed shards answers with those that are there.
+// RemovedShards implements metalog.Log. A server of before there were removed shards answers with those that are listed, which say so.
 func (c *engineClient) RemovedShards(ctx context.Context, category uint32, since int64) ([]metalog.State, error) {
 	res, err := unaryCall(ctx, c, nil, c.svc.ListShards, &scribev1.ListShardsRequest{Category: category, Removed: true, Since: since})
 	if err != nil {
 		return nil, err
 	}
-	return convertAll(res.GetStates(), stateFromProto), nil
+	return slices.DeleteFunc(convertAll(res.GetStates(), stateFromProto), func(st metalog.State) bool { return !st.Removed }), nil
 }
 
 // Remove implements metalog.Log.

@@ -32,27 +32,31 @@ func numbers[T ~uint64](in []T) []uint64 {
 
 func stateToProto(s metalog.State) *scribev1.ShardState {
 	return &scribev1.ShardState{
-		Shard:     uint64(s.Shard),
-		FirstLsn:  uint64(s.FirstLSN),
-		NextLsn:   uint64(s.NextLSN),
-		Epoch:     s.Epoch,
-		Sealed:    s.Sealed,
-		LastTime:  s.LastTime,
-		Watermark: s.Watermark,
-		Origin:    uint64(s.Origin),
+		Shard:      uint64(s.Shard),
+		FirstLsn:   uint64(s.FirstLSN),
+		NextLsn:    uint64(s.NextLSN),
+		Epoch:      s.Epoch,
+		Sealed:     s.Sealed,
+		LastTime:   s.LastTime,
+		Watermark:  s.Watermark,
+		Origin:     uint64(s.Origin),
+		OriginTime: s.OriginTime,
+		Removed:    s.Removed,
 	}
 }
 
 func stateFromProto(s *scribev1.ShardState) metalog.State {
 	return metalog.State{
-		Shard:     record.ShardID(s.GetShard()),
-		FirstLSN:  record.LSN(s.GetFirstLsn()),
-		NextLSN:   record.LSN(s.GetNextLsn()),
-		Epoch:     s.GetEpoch(),
-		Sealed:    s.GetSealed(),
-		LastTime:  s.GetLastTime(),
-		Watermark: s.GetWatermark(),
-		Origin:    record.LSN(s.GetOrigin()),
+		Shard:      record.ShardID(s.GetShard()),
+		FirstLSN:   record.LSN(s.GetFirstLsn()),
+		NextLSN:    record.LSN(s.GetNextLsn()),
+		Epoch:      s.GetEpoch(),
+		Sealed:     s.GetSealed(),
+		LastTime:   s.GetLastTime(),
+		Watermark:  s.GetWatermark(),
+		Origin:     record.LSN(s.GetOrigin()),
+		OriginTime: s.GetOriginTime(),
+		Removed:    s.GetRemoved(),
 	}
 }
 

@@ -27,11 +27,11 @@ func golden(t *testing.T, file string) {
 	t.Helper()
 	datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string {
 		var category, producer, number uint64
-		var logical, writer, epoch, first, next, lsn, at, last, began uint64
+		var logical, writer, epoch, first, next, lsn, at, last, began, removed uint64
 		for _, a := range d.CmdArgs {
 			if dst := map[string]*uint64{
 				"category": &category, "logical": &logical, "writer": &writer, "producer": &producer, "epoch": &epoch, "first": &first,
-				"next": &next, "lsn": &lsn, "time": &at, "last": &last, "number": &number, "began": &began,
+				"next": &next, "lsn": &lsn, "time": &at, "last": &last, "number": &number, "began": &began, "removed": &removed,
 			}[a.Key]; dst != nil {
 				d.ScanArgs(t, a.Key, dst)
 			}
@@ -46,12 +46,12 @@ func golden(t *testing.T, file string) {
 		case "state":
 			key = AppendStateKey(nil, shard)
 			value = AppendState(nil, key, State{
-				First: record.LSN(first), Next: record.LSN(next), Epoch: epoch, LastTime: int64(last), Sealed: d.HasArg("sealed"), Origin: record.LSN(began),
+				First: record.LSN(first), Next: record.LSN(next), Epoch: epoch, LastTime: int64(last), Sealed: d.HasArg("sealed"), Origin: record.LSN(began), OriginTime: int64(removed),
 			})
 		case "stub":
 			key = AppendStubKey(nil, shard)
 			value = AppendStub(nil, key, State{
-				First: record.LSN(next), Next: record.LSN(next), Epoch: epoch, LastTime: int64(last), Sealed: d.HasArg("sealed"), Origin: record.LSN(began), Removed: true,
+				First: record.LSN(next), Next: record.LSN(next), Epoch: epoch, LastTime: int64(last), Sealed: d.HasArg("sealed"), Removed: true,
 			})
 		case "record":
 			key = AppendRecordKey(nil, shard, record.LSN(lsn))
@@ -121,6 +121,9 @@ func TestRoundTrip(t *testing.T) {
 			First: first, Next: first + record.LSN(rapid.Uint32().Draw(t, "records")), Epoch: rapid.Uint64Min(1).Draw(t, "epoch"),
 			LastTime: at, Sealed: rapid.Bool().Draw(t, "sealed"), Origin: record.LSN(rapid.Uint64Range(0, uint64(first)).Draw(t, "origin")),
 		}
+		if st.Origin > 0 && rapid.Bool().Draw(t, "was removed") {
+			st.OriginTime = rapid.Int64Min(1).Draw(t, "time of the origin")
+		}
 		key = AppendStateKey(nil, shard)
 		if got, err := StateKeyShard(key); err != nil || got != shard {
 			t.Fatalf("shard %v came back as %v, %v", shard, got, err)
@@ -133,7 +136,8 @@ func TestRoundTrip(t *testing.T) {
 			return err
 		})
 
-		st.First, st.Removed, st.LastTime = st.Next, true, max(st.LastTime, 0)
+		st.First, st.Removed, st.LastTime, st.Origin, st.OriginTime = st.Next, true, max(st.LastTime, 0), 0, 0
+		st = st.WithOrigin()
 		key = AppendStubKey(nil, shard)
 		if got, err := StubKeyShard(key); err != nil || got != shard {
 			t.Fatalf("shard %v came back as %v, %v", shard, got, err)
@@ -240,7 +244,7 @@ func FuzzDecode(f *testing.F) {
 	key = AppendProducerKey(nil, 7, 8)
 	f.Add(key, AppendProducer(nil, key, Producer{Next: 1, LSN: 1}))
 	key = AppendStubKey(nil, 7)
-	f.Add(key, AppendStub(nil, key, State{First: 5, Next: 5, Epoch: 3, Origin: 5, LastTime: 9, Removed: true}))
+	f.Add(key, AppendStub(nil, key, State{First: 5, Next: 5, Epoch: 3, LastTime: 9, Removed: true}))
 	key = MetaKey(MetaClock)
 	f.Add(key, AppendNumber(nil, key, 5))
 	key = RetiredKey(7)

@@ -9,19 +9,39 @@ import (
 	"scribe/internal/format/record"
 )
 
-// Version is the version of the format that this package writes. OldestVersion is the oldest version that it reads. Version 2
-// added retired categories, version 3 annotations, version 4 the origin of recovered folders and of their shards, version 6 stubs of
-// removed shards; the encoding of everything else is unchanged. ReplicaVersion is that of the folder of a replica, which has MetaApplied
-// as well, and no clock: its content continues in a journal. Before stubs it was OldReplicaVersion.
+// Versions of a folder. Version 2 added retired categories, version 3 annotations, version 4 the origin of recovered folders and of their
+// shards; the encoding of everything else is unchanged. ReplicaVersion is that of the folder of a replica, which has MetaApplied as well, and
+// no clock: its content continues in a journal.
+//
+// StubVersion and StubReplicaVersion are those of a folder that may have stubs of removed shards. The batch that writes the first stub raises
+// the version, nothing before does: until a shard is removed, a node can go back to a build that knows no stubs.
 const (
-	Version           = 6
-	ReplicaVersion    = 7
-	OldReplicaVersion = 5
-	OldestVersion     = 1
+	OldestVersion      = 1
+	Version            = 4
+	ReplicaVersion     = 5
+	StubVersion        = 6
+	StubReplicaVersion = 7
 )
 
 // IsReplica reports whether a version is that of the folder of a replica.
-func IsReplica(version int64) bool { return version == ReplicaVersion || version == OldReplicaVersion }
+func IsReplica(version int64) bool { return version == ReplicaVersion || version == StubReplicaVersion }
+
+// HasStubs reports whether a folder of a version may have stubs.
+func HasStubs(version int64) bool { return version == StubVersion || version == StubReplicaVersion }
+
+// VersionOf returns the version of a folder: that of a replica or of an engine without a journal, with stubs or without.
+func VersionOf(replica, stubs bool) int64 {
+	switch {
+	case replica && stubs:
+		return StubReplicaVersion
+	case replica:
+		return ReplicaVersion
+	case stubs:
+		return StubVersion
+	default:
+		return Version
+	}
+}
 
 // ErrCorrupt means that a value does not match its checksum or its layout.
 var ErrCorrupt = errors.New("damaged value")
@@ -43,14 +63,15 @@ const AnnotationOverhead = 4
 const (
 	numberLen   = 4 + 8
 	stateLen    = 4 + 8 + 8 + 8 + 8 + 1
-	originLen   = 8 // at the end of a state that has one
+	originLen   = 8 // at the end of a state that has one, and for the time of it
 	producerLen = 4 + 4 + 8 + 8 + 8
 	retiredLen  = 4 + 4
 )
 
 const (
-	flagSealed = 0x01
-	flagOrigin = 0x02
+	flagSealed     = 0x01
+	flagOrigin     = 0x02
+	flagOriginTime = 0x04
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -65,8 +86,11 @@ type State struct {
 	Sealed   bool
 	// Removed says that the shard is not listed until it is opened again: it has no records, and its state is stored as a stub.
 	Removed bool
-	// Origin is the LSN at which the shard began in a recovery, or after it was removed; 0 if it began at LSN 1.
+	// Origin is the LSN at which the shard began in a recovery, or when it was removed last; 0 if it began at LSN 1.
 	Origin record.LSN
+	// OriginTime is the persisted time of the newest record below Origin, which was trimmed before the shard was removed; 0 if the shard began
+	// there in a recovery.
+	OriginTime int64
 }
 
 // Producer is a shard's state of a producer.
@@ -112,9 +136,15 @@ func AppendState(dst, key []byte, s State) []byte {
 	if s.Origin != 0 {
 		flags |= flagOrigin
 	}
+	if s.OriginTime != 0 {
+		flags |= flagOriginTime
+	}
 	dst = append(dst, flags)
 	if s.Origin != 0 {
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(s.Origin))
+	}
+	if s.OriginTime != 0 {
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(s.OriginTime))
 	}
 	appendChecksum(dst[n:], key)
 	return dst
@@ -123,7 +153,14 @@ func AppendState(dst, key []byte, s State) []byte {
 // DecodeState decodes the value of a shard's state.
 func DecodeState(key, value []byte) (State, error) {
 	length := stateLen
-	if len(value) >= stateLen && value[stateLen-1]&flagOrigin != 0 {
+	var flags byte
+	if len(value) >= stateLen {
+		flags = value[stateLen-1]
+	}
+	if flags&flagOrigin != 0 {
+		length += originLen
+	}
+	if flags&flagOriginTime != 0 {
 		length += originLen
 	}
 	if err := verifyValue(key, value, length, "a shard state"); err != nil {
@@ -134,19 +171,24 @@ func DecodeState(key, value []byte) (State, error) {
 		Next:     record.LSN(binary.LittleEndian.Uint64(value[12:])),
 		Epoch:    binary.LittleEndian.Uint64(value[20:]),
 		LastTime: int64(binary.LittleEndian.Uint64(value[28:])),
-		Sealed:   value[36]&flagSealed != 0,
+		Sealed:   flags&flagSealed != 0,
 	}
-	began := value[36]&flagOrigin != 0
+	began, timed := flags&flagOrigin != 0, flags&flagOriginTime != 0
 	if began {
 		s.Origin = record.LSN(binary.LittleEndian.Uint64(value[stateLen:]))
 	}
-	if s.First < record.FirstLSN || s.Next < s.First || s.Epoch == 0 || value[36]&^(flagSealed|flagOrigin) != 0 || began != (s.Origin != 0) || s.Origin > s.First {
-		return State{}, corruptError("a shard state that cannot be: first LSN %d, next %d, epoch %d, flags %#x, origin %d", s.First, s.Next, s.Epoch, value[36], s.Origin)
+	if began && timed {
+		s.OriginTime = int64(binary.LittleEndian.Uint64(value[stateLen+originLen:]))
+	}
+	if s.First < record.FirstLSN || s.Next < s.First || s.Epoch == 0 || flags&^(flagSealed|flagOrigin|flagOriginTime) != 0 ||
+		began != (s.Origin != 0) || timed != (s.OriginTime != 0) || s.Origin > s.First {
+		return State{}, corruptError("a shard state that cannot be: first LSN %d, next %d, epoch %d, flags %#x, origin %d", s.First, s.Next, s.Epoch, flags, s.Origin)
 	}
 	return s, nil
 }
 
-// AppendStub appends the value of a removed shard's stub: what of its state does not follow from there being no records.
+// AppendStub appends the value of a removed shard's stub: what of its state does not follow from there being no records, and from its having
+// been removed (see DecodeStub).
 func AppendStub(dst, key []byte, s State) []byte {
 	n := len(dst)
 	var flags byte
@@ -154,14 +196,15 @@ func AppendStub(dst, key []byte, s State) []byte {
 		flags |= flagSealed
 	}
 	dst = append(dst, 0, 0, 0, 0, flags)
-	for _, v := range [...]uint64{uint64(s.Next), s.Epoch, uint64(s.Origin), uint64(s.LastTime)} {
+	for _, v := range [...]uint64{uint64(s.Next), s.Epoch, uint64(s.LastTime)} {
 		dst = binary.AppendUvarint(dst, v)
 	}
 	appendChecksum(dst[n:], key)
 	return dst
 }
 
-// DecodeStub decodes the value of a removed shard's stub to the state that the shard has.
+// DecodeStub decodes the value of a removed shard's stub to the state that the shard has: its first and its next LSN are one, which is also its
+// origin if there ever were records.
 func DecodeStub(key, value []byte) (State, error) {
 	if err := verifyChecksum(key, value); err != nil {
 		return State{}, err
@@ -170,7 +213,7 @@ func DecodeStub(key, value []byte) (State, error) {
 		return State{}, corruptError("a stub of %d bytes", len(value))
 	}
 	rest := value[5:]
-	var fields [4]uint64
+	var fields [3]uint64
 	for i := range fields {
 		v, used := binary.Uvarint(rest)
 		if used <= 0 {
@@ -179,13 +222,21 @@ func DecodeStub(key, value []byte) (State, error) {
 		fields[i], rest = v, rest[used:]
 	}
 	s := State{
-		First: record.LSN(fields[0]), Next: record.LSN(fields[0]), Epoch: fields[1], Origin: record.LSN(fields[2]),
-		LastTime: int64(fields[3]), Sealed: value[4]&flagSealed != 0, Removed: true, //nolint:gosec // AppendStub wrote it from an int64
+		First: record.LSN(fields[0]), Next: record.LSN(fields[0]), Epoch: fields[1],
+		LastTime: int64(fields[2]), Sealed: value[4]&flagSealed != 0, Removed: true, //nolint:gosec // AppendStub wrote it from an int64
 	}
-	if len(rest) > 0 || s.Next < record.FirstLSN || s.Epoch == 0 || s.Origin > s.First {
-		return State{}, corruptError("a stub that cannot be: next LSN %d, epoch %d, origin %d, %d bytes more", s.Next, s.Epoch, s.Origin, len(rest))
+	if len(rest) > 0 || s.Next < record.FirstLSN || s.Epoch == 0 {
+		return State{}, corruptError("a stub that cannot be: next LSN %d, epoch %d, %d bytes more", s.Next, s.Epoch, len(rest))
 	}
-	return s, nil
+	return s.WithOrigin(), nil
+}
+
+// WithOrigin returns the state of an empty shard that is being removed, or was: it begins at its next LSN, unless it never had a record.
+func (s State) WithOrigin() State {
+	if s.Next > record.FirstLSN {
+		s.Origin, s.OriginTime = s.Next, s.LastTime
+	}
+	return s
 }
 
 // AppendProducer appends the value of a shard's state of a producer.

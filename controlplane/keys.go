@@ -119,12 +119,14 @@ type slotRecord struct {
 	OwnCategories bool `json:"own_categories,omitempty"`
 	// HasKeys is Member.has_keys.
 	HasKeys bool `json:"has_keys,omitempty"`
+	// RemovedLogs is Member.removed_logs.
+	RemovedLogs bool `json:"removed_logs,omitempty"`
 }
 
 func encodeSlot(m *scribev1.Member, ttl time.Duration, expiredAt int64) ([]byte, error) {
 	r := slotRecord{
 		Version: slotVersion, ID: m.GetId(), URL: m.GetUrl(), Program: m.GetVersion(),
-		Incarnation: m.GetIncarnation(), Store: m.GetStore(), JoinedAt: m.GetJoinedAt(), TTL: ttl.Microseconds(), ExpiredAt: expiredAt, SharesQuotas: m.GetSharesQuotas(), OwnCategories: m.GetOwnCategories(), HasKeys: m.GetHasKeys(),
+		Incarnation: m.GetIncarnation(), Store: m.GetStore(), JoinedAt: m.GetJoinedAt(), TTL: ttl.Microseconds(), ExpiredAt: expiredAt, SharesQuotas: m.GetSharesQuotas(), OwnCategories: m.GetOwnCategories(), HasKeys: m.GetHasKeys(), RemovedLogs: m.GetRemovedLogs(),
 	}
 	for _, role := range m.GetRoles() {
 		r.Roles = append(r.Roles, int32(role))
@@ -148,7 +150,7 @@ func decodeSlot(key string, value []byte) (m *scribev1.Member, ttl time.Duration
 	if r.Version != slotVersion {
 		return damaged(fmt.Errorf("version %d, this program knows version %d", r.Version, slotVersion))
 	}
-	m = &scribev1.Member{Id: r.ID, Url: r.URL, Slot: uint32(slot), JoinedAt: r.JoinedAt, Version: r.Program, Incarnation: r.Incarnation, Store: r.Store, SharesQuotas: r.SharesQuotas, OwnCategories: r.OwnCategories, HasKeys: r.HasKeys}
+	m = &scribev1.Member{Id: r.ID, Url: r.URL, Slot: uint32(slot), JoinedAt: r.JoinedAt, Version: r.Program, Incarnation: r.Incarnation, Store: r.Store, SharesQuotas: r.SharesQuotas, OwnCategories: r.OwnCategories, HasKeys: r.HasKeys, RemovedLogs: r.RemovedLogs}
 	for _, role := range r.Roles {
 		m.Roles = append(m.Roles, scribev1.Role(role))
 	}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"scribe/controlplane/provision"
-	"scribe/internal/format/record"
 	"scribe/internal/format/sequenced"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/metalog"
@@ -113,12 +112,7 @@ func (c *ControlPlane) listLogs(ctx context.Context, category uint32) (existing,
 		c.logger.WarnContext(ctx, "the logs of a category can't be listed", "category_id", category, "error", err)
 		return nil, nil, false
 	}
-	// An engine of before there were removed logs lists the others again.
-	known := make(map[record.ShardID]bool, len(existing))
-	for _, st := range existing {
-		known[st.Shard] = true
-	}
-	return existing, slices.DeleteFunc(removed, func(st metalog.State) bool { return known[st.Shard] }), true
+	return existing, removed, true
 }
 
 // describeShards describes the logical shards of a category that have traffic, a plan or logs, by number. It reports whether logs were counted.

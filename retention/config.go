@@ -28,8 +28,9 @@ type Config struct {
 	// PinLimit bounds how long readers may delay trimming beyond a category's retention; the retention itself is a second bound.
 	PinLimit time.Duration `yaml:"pin_limit" default:"1h" min:"0s" max:"3650d" flag:"retention-pin-limit" help:"how long readers may delay the trimming of a category beyond its retention"`
 	// LogGrace is how long an empty log stays beyond the retention of its last record. Streams must have heard of that record by then, however slow
-	// their subscriptions are.
-	LogGrace time.Duration `yaml:"log_grace" default:"1h" min:"1m" max:"3650d" help:"how long an empty log stays beyond the retention of its last record"`
+	// their subscriptions are. It is also how long a member that is missing counts as being there, and how long all members must have known
+	// removed logs before the first one is removed.
+	LogGrace time.Duration `yaml:"log_grace" default:"1h" min:"1s" max:"3650d" help:"how long an empty log stays beyond the retention of its last record"`
 	// Interval is the least time between two checks of a category and of other due work. Waits are jittered by a fifth.
 	Interval time.Duration `yaml:"interval" default:"10s" min:"10ms" max:"1h" flag:"retention-interval" help:"least time between two checks of what is due for removal"`
 	// BoundaryStep is the least advance of the boundary. Each advance costs a small object in the blob store.
@@ -84,6 +85,7 @@ type Control interface {
 	ListDropped(ctx context.Context, req *scribev1.ListDroppedRequest) (*scribev1.ListDroppedResponse, error)
 	ForgetDropped(ctx context.Context, req *scribev1.ForgetDroppedRequest) (*scribev1.ForgetDroppedResponse, error)
 	ListPins(ctx context.Context, req *scribev1.ListPinsRequest) (*scribev1.ListPinsResponse, error)
+	ListMembers(ctx context.Context, req *scribev1.ListMembersRequest) (*scribev1.ListMembersResponse, error)
 }
 
 // Categories is the local view of categories. It says which categories exist; a trim reads the retention from the control plane.
@@ -100,9 +102,9 @@ type Deps struct {
 	Blobs      blob.Store
 	Control    Control
 	Categories Categories
-	// Planned returns what says of a log whether its batcher is to have it open ahead of need: such a log is not removed. Nil means that none
-	// is planned. It is called for each category that has empty logs to remove.
-	Planned func() func(record.ShardID) bool
+	// Plans returns the plans for how many batchers the logs of shards are open ahead of need: such a log is not removed. Nil means that there are
+	// none. The keeper does not modify them.
+	Plans func() (plans map[uint32]*scribev1.CategoryPlan, changed <-chan struct{})
 	// Owner names the process in the lease: a restarted process with the same name need not wait until its own lease expires. At most
 	// metalog.MaxOwner bytes.
 	Owner string

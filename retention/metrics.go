@@ -22,7 +22,7 @@ const (
 type keeperMetrics struct {
 	*metrics.Set
 
-	boundary, sliceLag, trimLag, doomed, doomBytes, held, dropped, unused prometheus.Gauge
+	boundary, sliceLag, trimLag, doomed, doomBytes, held, dropped, unused, removalsHeld prometheus.Gauge
 
 	trimmed, trims, revoked, overtaken, erased, removed, examined, sweeps, requests prometheus.Counter
 
@@ -58,6 +58,7 @@ func newKeeperMetrics(r prometheus.Registerer, c *Keeper) (*keeperMetrics, error
 		erased:    set.Counter("erased_categories_total", "Deleted categories whose logs were erased."),
 		unused:    set.Gauge("unused_logs", "Empty logs that nobody has used for long and that wait for their removal."),
 		removed:   set.Counter("removed_logs_total", "Empty logs that were removed."),
+		removalsHeld: set.Gauge("removals_held", "1 while no empty log is removed, since some member of the cell does not know removed logs, or did not until a moment ago."),
 		examined:  set.Counter("examined_blobs_total", "Blobs examined for references."),
 		sweeps:    set.Counter("sweeps_total", "Completed listings of all blobs."),
 		requests:  set.Counter("store_requests_total", "Requests to the blob store; a listing of up to 1000 blobs is one."),

@@ -1,6 +1,7 @@
 package retention
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -119,20 +120,16 @@ func TestEmptyLogsGoWithinADay(t *testing.T) {
 		}
 	}
 	ahead := func(h int) int { return min(max(2*used(h), used(h+1), used(h+24)), batchers) }
-	at := 0
-	deps := w.deps("one")
-	deps.Planned = func() func(record.ShardID) bool {
-		n := ahead(at)
-		return func(shard record.ShardID) bool { return int(shard.Writer()) <= n }
-	}
-	l, err := w.lead(deps)
-	if err != nil {
-		t.Fatal(err)
-	}
+	// The batchers in the order that the shard has them: the first ones have its log open.
+	order := w.cell.addBatchers(id, batchers)
+	plan := func(h int) { w.cell.plan(id, uint32(ahead(h))) }
+	planned := func(h int, log record.ShardID) bool { return slices.Contains(order[:ahead(h)], log.Writer()) }
+	l := w.mustLead("one")
 	most, least, back := 0, batchers, 0
-	for at = range days * 24 {
+	for at := range days * 24 {
+		plan(at)
 		// The batchers see which logs are open for them, and open those that the plan asks for and that are not.
-		for writer := uint16(1); int(writer) <= ahead(at); writer++ {
+		for _, writer := range order[:ahead(at)] {
 			shard := record.MakeShardID(id, 0, writer)
 			st, err := w.log.Tail(t.Context(), []record.ShardID{shard})
 			if err != nil {
@@ -157,7 +154,7 @@ func TestEmptyLogsGoWithinADay(t *testing.T) {
 		}
 		for quarter := range 4 {
 			w.clock.Advance(15 * time.Minute)
-			for writer := uint16(1); int(writer) <= used(at); writer++ {
+			for _, writer := range order[:used(at)] {
 				if err := w.commit(w.put(writer, 6, id)); errors.Is(err, metalog.ErrFenced) {
 					t.Fatalf("hour %d: a planned log was removed, and a write had to wait", at)
 				} else if err != nil {
@@ -172,10 +169,9 @@ func TestEmptyLogsGoWithinADay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		planned := deps.Planned()
 		for _, st := range states {
 			gone := st.LastTime + (retention + time.Hour + 24*time.Hour).Microseconds()
-			if st.LastTime > 0 && st.FirstLSN == st.NextLSN && !planned(st.Shard) && w.clock.Now() > gone {
+			if st.LastTime > 0 && st.FirstLSN == st.NextLSN && !planned(at, st.Shard) && !planned(max(at-1, 0), st.Shard) && w.clock.Now() > gone {
 				t.Errorf("hour %d: %v is there, empty for %v", at, st.Shard, time.Duration(w.clock.Now()-st.LastTime)*time.Microsecond)
 			}
 		}
@@ -190,7 +186,19 @@ func TestEmptyLogsGoWithinADay(t *testing.T) {
 	}
 }
 
-// TestRemovalIsPaced: of many unused logs as many are removed at once as the pace allows. The others wait, and are looked at again soon.
+// listings counts the listings of logs.
+type listings struct {
+	Log
+	n int
+}
+
+func (l *listings) Shards(ctx context.Context, category uint32) ([]metalog.State, error) {
+	l.n++
+	return l.Log.Shards(ctx, category)
+}
+
+// TestRemovalIsPaced: of many unused logs as many are removed at once as the pace allows. The others wait, and neither is their category visited for
+// them, nor do others that are due wait for it.
 func TestRemovalIsPaced(t *testing.T) {
 	w := testWorld(t)
 	w.cfg.LogRemovals = 1e-6
@@ -203,7 +211,13 @@ func TestRemovalIsPaced(t *testing.T) {
 	if _, err := w.log.Open(t.Context(), "writer", shards); err != nil {
 		t.Fatal(err)
 	}
-	l := w.mustLead("one")
+	deps := w.deps("one")
+	counted := &listings{Log: w.log}
+	deps.Log = counted
+	l, err := w.lead(deps)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for range 2 {
 		if err := l.pass(); err != nil {
 			t.Fatal(err)
@@ -217,10 +231,124 @@ func TestRemovalIsPaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(left) != logs-removalBurst || l.logs.waiting[id] != len(left) {
-		t.Errorf("%d logs are left, %d of them wait", len(left), l.logs.waiting[id])
+	if len(left) != logs-removalBurst || l.logs.removals.waiting() != len(left) {
+		t.Errorf("%d logs are left, %d of them wait", len(left), l.logs.removals.waiting())
 	}
-	if due := l.logs.schedule.queue.due[id]; due > w.clock.Now()+w.cfg.Interval.Microseconds() {
-		t.Errorf("the others are looked at in %v", time.Duration(due-w.clock.Now())*time.Microsecond)
+	counted.n = 0
+	l.run(30*time.Minute, 10*time.Second)
+	if counted.n != 0 {
+		t.Errorf("logs were listed %d times in half an hour, because some of them wait", counted.n)
+	}
+}
+
+// TestRemovalQueue: the queue is bounded. A category with more than fits is visited again once the queue is empty, and not before.
+func TestRemovalQueue(t *testing.T) {
+	q := newRemovalQueue()
+	logs := func(id uint32, n int) (all []metalog.Unused) {
+		for i := range n {
+			all = append(all, metalog.Unused{Shard: record.MakeShardID(id, uint16(i>>16), uint16(i)), Epoch: 1}) //nolint:gosec // of a small number
+		}
+		return all
+	}
+	q.replace(1, logs(1, 10))
+	q.replace(2, logs(2, maxQueuedRemovals))
+	if len(q.logs) != maxQueuedRemovals || q.waiting() != maxQueuedRemovals+10 {
+		t.Errorf("%d logs are queued, %d wait", len(q.logs), q.waiting())
+	}
+	taken := q.take(20)
+	q.putBack(taken)
+	if q.replace(1, nil); len(q.logs) != maxQueuedRemovals-10 || q.logs[0].Shard.Category() != 2 {
+		t.Errorf("%d logs are queued, the first is %v", len(q.logs), q.logs[0].Shard)
+	}
+	for len(q.logs) > 0 {
+		if id, ok := q.takeLeft(); ok {
+			t.Fatalf("category %d is visited while %d logs wait", id, len(q.logs))
+		}
+		q.take(min(len(q.logs), removalBurst))
+	}
+	if id, ok := q.takeLeft(); !ok || id != 2 || q.waiting() != 0 || len(q.queued) != 0 {
+		t.Errorf("category %d is visited, %v, %d wait", id, ok, q.waiting())
+	}
+	if _, ok := q.takeLeft(); ok {
+		t.Error("a category is visited twice")
+	}
+}
+
+// TestRemovalAwaitsMembers: nothing is removed while a member does not know removed logs, nor within the grace after one was seen, also if it is missing
+// meanwhile.
+func TestRemovalAwaitsMembers(t *testing.T) {
+	w := testWorld(t)
+	w.cfg.LogRemovals = 1e6
+	const retention = 6 * time.Hour
+	id := w.cell.create(retention, w.clock.Now())
+	w.write(1, 6, id)
+	l := w.mustLead("one")
+	there := func() bool {
+		t.Helper()
+		states, err := w.log.Shards(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(states) == 1
+	}
+	older := &scribev1.Member{Id: "older", Roles: []scribev1.Role{scribev1.Role_ROLE_METALOG}}
+	w.cell.setMembers(older)
+	l.run(2*retention, 30*time.Minute)
+	if !there() {
+		t.Fatal("a log was removed in a cell with a replica that halts then")
+	}
+	w.cell.setMembers() // it restarts
+	l.run(30*time.Minute, 10*time.Minute)
+	if !there() {
+		t.Fatal("a log was removed while an older member was away for a moment")
+	}
+	older.RemovedLogs = true
+	w.cell.setMembers(older)
+	l.run(20*time.Minute, 10*time.Minute)
+	if !there() {
+		t.Fatal("a log was removed soon after an older member was there")
+	}
+	if l.run(2*time.Hour, 10*time.Minute); there() {
+		t.Error("a log stays although all members know removed logs")
+	}
+}
+
+// TestRemovalBesideMissingBatcher: a log that is planned stays while its batcher, or the plan, is missing for a moment, and goes when it is gone.
+func TestRemovalBesideMissingBatcher(t *testing.T) {
+	for _, planMissing := range []bool{false, true} {
+		w := testWorld(t)
+		w.cfg.LogRemovals = 1e6
+		const retention = 6 * time.Hour
+		id := w.cell.create(retention, w.clock.Now())
+		order := w.cell.addBatchers(id, 3)
+		w.cell.plan(id, 2)
+		w.write(order[1], 6, id)
+		l := w.mustLead("one")
+		there := func() bool {
+			t.Helper()
+			states, err := w.log.Shards(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(states) == 1
+		}
+		l.run(2*retention, 30*time.Minute)
+		if !there() {
+			t.Fatal("a planned log was removed")
+		}
+		all := w.cell.listed()
+		if planMissing {
+			w.cell.plan(id, 0)
+		} else {
+			w.cell.setMembers(slices.DeleteFunc(slices.Clone(all), func(m *scribev1.Member) bool { return m.GetSlot() == uint32(order[1]) })...)
+		}
+		l.logs.schedule.visitNow(id, w.clock.Now())
+		l.run(20*time.Minute, 10*time.Minute)
+		if !there() {
+			t.Errorf("a log was removed since its batcher, or its plan (%v), was missing for a moment", planMissing)
+		}
+		if l.run(6*retention, 30*time.Minute); there() {
+			t.Errorf("a log stays although its batcher, or its plan (%v), is gone", planMissing)
+		}
 	}
 }

@@ -228,6 +228,9 @@ func TestTrimming(t *testing.T) {
 		{3, 72 * time.Hour, trimResult{empty: true}, now + 24*hour},
 		{1, time.Minute, trimResult{}, now + 10e6},
 		{1, time.Hour, trimResult{held: true, oldest: now}, now + 10e6},
+		{3, 72 * time.Hour, trimResult{empty: true, nextUnused: now + 5*hour}, now + 5*hour},
+		{3, 72 * time.Hour, trimResult{empty: true, nextUnused: now + 1}, now + hour}, // many logs may have such a time
+		{1, time.Minute, trimResult{nextUnused: now + 1}, now + 10e6},
 	} {
 		if got := s.recordResult(tc.id, tc.retention, tc.found, now); got != tc.due {
 			t.Errorf("%d: due in %v", i, time.Duration(got-now)*time.Microsecond)

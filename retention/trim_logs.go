@@ -33,19 +33,22 @@ type logTrimmer struct {
 	held     map[uint32]bool
 	// fenced are, by category, the epochs with which this keeper opened sequenced logs: no sequencer can append while an epoch is the log's.
 	fenced map[uint32]uint64
-	// unused decides which empty logs are removed; waiting are those, by category, that wait for the pace of it.
-	unused  *unusedLogs
-	waiting map[uint32]int
+	// cell says who may have which logs open, and unused which empty logs are removed; removals are those that wait for the pace of it. mayRemove
+	// says that every member knows removed logs, as of this round.
+	cell      *cellMemory
+	unused    *unusedLogs
+	removals  *removalQueue
+	mayRemove bool
 }
 
 func newLogTrimmer(t *leaseTerm) *logTrimmer {
 	return &logTrimmer{
 		t: t, c: t.c, schedule: newTrimSchedule(t.c.cfg.Interval), held: map[uint32]bool{}, fenced: map[uint32]uint64{},
-		unused: newUnusedLogs(t.c.cfg.LogGrace), waiting: map[uint32]int{},
+		cell: newCellMemory(t.c.cfg.LogGrace), unused: newUnusedLogs(t.c.cfg.LogGrace), removals: newRemovalQueue(),
 	}
 }
 
-// runRound erases deleted categories, and trims those that are due.
+// runRound erases deleted categories, trims those that are due, and removes logs that were found to be unused.
 func (r *logTrimmer) runRound(ctx context.Context) (more bool, err error) {
 	if err := r.eraseDropped(ctx); err != nil {
 		return false, err
@@ -57,6 +60,7 @@ func (r *logTrimmer) runRound(ctx context.Context) (more bool, err error) {
 	if complete, err := r.readPins(ctx); err != nil || !complete {
 		return false, err
 	}
+	r.observeCell(ctx, now)
 	r.rounds++
 	r.schedule.syncCategories(r.c.deps.Categories.All(), r.rounds, now)
 	r.c.metrics.trimLag.Set(lagSeconds(r.schedule.queue.oldestDue(), now))
@@ -72,6 +76,7 @@ func (r *logTrimmer) runRound(ctx context.Context) (more bool, err error) {
 			errs = append(errs, fmt.Errorf("trim category %q: %w", st.name, err))
 		}
 	}
+	r.removeQueued(ctx, now)
 	return false, errors.Join(errs...)
 }
 
@@ -114,7 +119,7 @@ func (r *logTrimmer) trimCategory(ctx context.Context, id uint32, st *trimState,
 	if err != nil {
 		return err
 	}
-	r.removeUnused(ctx, res.GetCategory(), states, at, now, &found)
+	r.queueUnused(res.GetCategory(), states, at, now, &found)
 	found.held = found.held || held
 	if revoked && trimmed > 0 {
 		r.c.metrics.revoked.Inc()
@@ -294,7 +299,7 @@ func (r *logTrimmer) eraseCategories(ctx context.Context, cats []*scribev1.Categ
 		}
 		ids = append(ids, cat.GetId())
 		r.unused.dropCategory(cat.GetId())
-		r.setWaiting(cat.GetId(), 0)
+		r.removals.replace(cat.GetId(), nil)
 	}
 	now, err := r.c.readTime(ctx)
 	if err != nil {

@@ -65,8 +65,7 @@ type trimResult struct {
 	oldest int64
 	// held: pins, or an unfinished sequencing, keep expired records.
 	held bool
-	// waiting: empty logs wait for the pace of removing. nextUnused is when another one may be unused for long enough; 0 when that is not known.
-	waiting    bool
+	// nextUnused is when another log may be unused for long enough to be removed; 0 when that is not known.
 	nextUnused int64
 }
 
@@ -76,6 +75,9 @@ const (
 	// maxIdlePause is for categories whose next expiry is known. It bounds how long a change goes unnoticed that the view of categories
 	// missed.
 	maxIdlePause = 24 * time.Hour
+	// unusedPause is the least time between visits that are made only because a log may be unused by then: many have such times, and each one is
+	// removed within a day anyway.
+	unusedPause = time.Hour
 )
 
 // recordResult takes the result of a trim, and returns when the category is due again: when its oldest record expires, or, where that is
@@ -92,15 +94,19 @@ func (t *trimSchedule) recordResult(id uint32, retention time.Duration, l trimRe
 		due = min(max(soon, l.oldest+retention.Microseconds()), now+maxIdlePause.Microseconds())
 	}
 	if l.nextUnused != 0 {
-		due = min(due, max(soon, l.nextUnused))
-	}
-	if l.waiting {
-		due = min(due, now+t.interval.Microseconds())
+		due = min(due, max(now+unusedPause.Microseconds(), l.nextUnused))
 	}
 	if t.categories[id] != nil {
 		t.queue.putKey(id, max(due, now+1))
 	}
 	return due
+}
+
+// visitNow lets a category be due at once.
+func (t *trimSchedule) visitNow(id uint32, now int64) {
+	if t.categories[id] != nil {
+		t.queue.putKey(id, now)
+	}
 }
 
 // retryLater schedules another trim of a category after a failed one.

@@ -1,6 +1,7 @@
 package retention
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
+	"scribe/internal/role/affinity"
 	"scribe/internal/testkit/testclock"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -86,7 +88,7 @@ func (w *world) close() {
 func (w *world) now() time.Time { return time.UnixMicro(w.clock.Now()) }
 
 func (w *world) deps(owner string) Deps {
-	return Deps{Log: w.log, Blobs: w.blobs, Control: w.cell, Categories: w.cell, Owner: owner, Now: w.now}
+	return Deps{Log: w.log, Blobs: w.blobs, Control: w.cell, Categories: w.cell, Plans: w.cell.allPlans, Owner: owner, Now: w.now}
 }
 
 // cell is the control plane and everybody's copy of the categories.
@@ -98,10 +100,67 @@ type cell struct {
 	pins    map[uint32]int64
 	age     time.Duration
 	last    uint32
+	members []*scribev1.Member
+	plans   map[uint32]*scribev1.CategoryPlan
 }
 
 func newCell() *cell {
-	return &cell{cats: map[uint32]*scribev1.Category{}, dropped: map[uint32]*scribev1.Category{}, pins: map[uint32]int64{}, age: time.Hour}
+	c := &cell{cats: map[uint32]*scribev1.Category{}, dropped: map[uint32]*scribev1.Category{}, pins: map[uint32]int64{}, age: time.Hour}
+	c.members = []*scribev1.Member{{Id: "keeper", RemovedLogs: true}}
+	return c
+}
+
+// setMembers sets who is in the cell beside the keeper.
+func (c *cell) setMembers(others ...*scribev1.Member) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.members = append(c.members[:1:1], others...)
+}
+
+// listed returns who is in the cell beside the keeper.
+func (c *cell) listed() []*scribev1.Member {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.members[1:]
+}
+
+// addBatchers makes n batchers members, with the slots from 1 on. It returns these in the order that logical shard 0 of a category has them.
+func (c *cell) addBatchers(id uint32, n int) (order []uint16) {
+	var batchers []*scribev1.Member
+	for slot := 1; slot <= n; slot++ {
+		batchers = append(batchers, &scribev1.Member{
+			Id: fmt.Sprint("batcher", slot), Slot: uint32(slot), Roles: []scribev1.Role{scribev1.Role_ROLE_BATCHER}, RemovedLogs: true,
+		})
+		order = append(order, uint16(slot))
+	}
+	c.setMembers(batchers...)
+	score := func(slot uint16) float64 {
+		return affinity.ScoreOf(affinity.KeyOf(id, 0), affinity.HashOf(batchers[slot-1].GetId()))
+	}
+	slices.SortFunc(order, func(a, b uint16) int { return cmp.Compare(score(b), score(a)) })
+	return order
+}
+
+// plan plans for how many batchers the log of logical shard 0 of a category is open; 0 for none.
+func (c *cell) plan(id, logs uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.plans = map[uint32]*scribev1.CategoryPlan{}
+	if logs > 0 {
+		c.plans[id] = &scribev1.CategoryPlan{Shards: []*scribev1.ShardPlan{{Logs: logs}}}
+	}
+}
+
+func (c *cell) allPlans() (map[uint32]*scribev1.CategoryPlan, <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.plans, nil
+}
+
+func (c *cell) ListMembers(context.Context, *scribev1.ListMembersRequest) (*scribev1.ListMembersResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return &scribev1.ListMembersResponse{Members: slices.Clone(c.members)}, nil
 }
 
 func (c *cell) create(retention time.Duration, now int64) uint32 {

@@ -54,27 +54,49 @@ func (s startAt) validate(what string, now time.Time) error {
 	return v.Err(what)
 }
 
-// resolveStart converts a start into a position for each physical shard that the category has now, and into the times of the
-// buckets there. Shards that appear later are read from their first records.
-func (c *Coordinator) resolveStart(ctx context.Context, what string, cat *scribev1.Category, scheme bucket.Scheme, s startAt) (positionMap, []int64, error) {
+// groupStart is where a group begins: a position for each physical shard that the category has now, the times of the buckets there, and until when
+// the shards are known: of others nothing persisted before is owed to the group.
+type groupStart struct {
+	positions  positionMap
+	times      []int64
+	knownUntil int64
+}
+
+// resolveStart finds out where a group begins. Shards that appear later are read from their first records.
+func (c *Coordinator) resolveStart(ctx context.Context, what string, cat *scribev1.Category, scheme bucket.Scheme, s startAt) (*groupStart, error) {
 	now := c.deps.Now()
 	if err := s.validate(what, now); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.LogTimeout)
 	defer cancel()
+	// The time comes before the list, so that no shard is missing in the list that had a record before. Any shard tells it.
+	probe, err := c.deps.Log.Tail(ctx, []record.ShardID{record.MakeShardID(cat.GetId(), 0, 0)})
+	if err != nil {
+		return nil, logError(what, err)
+	}
 	states, err := c.listLogs(ctx, what, cat.GetId(), cat.IsSequenced())
 	if err != nil {
-		return nil, nil, err
+		return nil, err
+	}
+	var cp checkpoint.Checkpoint
+	if s.checkpoint != "" {
+		if cp, err = parseCheckpoint(what, cat, s.checkpoint); err != nil {
+			return nil, err
+		}
+		if states, err = c.addUnlisted(ctx, what, cat, cp, states); err != nil {
+			return nil, err
+		}
 	}
 	if n := len(states); n > c.cfg.MaxShards {
-		return nil, nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s: category %q has %d physical shards, the limit of a group is %d", what, cat.GetName(), n, c.cfg.MaxShards)
+		return nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s: category %q has %d physical shards, the limit of a group is %d", what, cat.GetName(), n, c.cfg.MaxShards)
 	}
 	all, at := positionMap{}, int64(0)
 	switch {
 	case s.checkpoint != "":
-		if at, err = fromCheckpoint(what, cat, scheme, s.checkpoint, states, all); err != nil {
-			return nil, nil, err
+		at = max(cp.Watermark, 0)
+		if err := takeCheckpoint(what, scheme, cp, states, all); err != nil {
+			return nil, err
 		}
 	case s.at == scribev1.StartAt_START_AT_EARLIEST:
 		for _, v := range states {
@@ -83,7 +105,7 @@ func (c *Coordinator) resolveStart(ctx context.Context, what string, cat *scribe
 	case s.at == scribev1.StartAt_START_AT_TIME:
 		at = s.time
 		if err := c.seekTime(ctx, what, states, s.time, all); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	default:
 		at = now.UnixMicro()
@@ -91,7 +113,7 @@ func (c *Coordinator) resolveStart(ctx context.Context, what string, cat *scribe
 			all[v.Shard] = bucket.Position{Low: v.NextLSN}
 		}
 	}
-	return all, slices.Repeat([]int64{at}, int(scheme.Buckets)), nil
+	return &groupStart{positions: all, times: slices.Repeat([]int64{at}, int(scheme.Buckets)), knownUntil: probe[0].Watermark}, nil
 }
 
 // listLogs returns the logs that readers of a category read: all logs, or the sequenced log of a sequenced category.
@@ -126,30 +148,73 @@ func (c *Coordinator) seekTime(ctx context.Context, what string, states []metalo
 	return nil
 }
 
-// fromCheckpoint takes the positions of a checkpoint. It returns the checkpoint's time.
-func fromCheckpoint(what string, cat *scribev1.Category, scheme bucket.Scheme, text string, states []metalog.State, all positionMap) (int64, error) {
-	refuse := func(format string, args ...any) (int64, error) {
-		return 0, rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: checkpoint: %w", what, fmt.Errorf(format, args...))
-	}
+// checkpointError refuses a checkpoint.
+func checkpointError(what, format string, args ...any) error {
+	return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: checkpoint: %w", what, fmt.Errorf(format, args...))
+}
+
+// parseCheckpoint parses a checkpoint, which must be of a category.
+func parseCheckpoint(what string, cat *scribev1.Category, text string) (checkpoint.Checkpoint, error) {
 	cp, err := checkpoint.Parse(text)
 	switch {
 	case err != nil:
-		return refuse("%w", err)
+		err = checkpointError(what, "%w", err)
 	case cp.Category != cat.GetName():
-		return refuse("it is of category %q, the group reads %q", cp.Category, cat.GetName())
+		err = checkpointError(what, "it is of category %q, the group reads %q", cp.Category, cat.GetName())
 	case cp.CategoryID != cat.GetId() && len(cp.Positions) > 0:
-		return refuse("category %q was deleted and made again since", cat.GetName())
+		err = checkpointError(what, "category %q was deleted and made again since", cat.GetName())
 	}
+	return cp, err
+}
+
+// addUnlisted adds to the listed shards those that a checkpoint names although they are not listed, which were removed, and those that were
+// written after the checkpoint, and trimmed and removed by now: the group is owed a gap in each.
+func (c *Coordinator) addUnlisted(ctx context.Context, what string, cat *scribev1.Category, cp checkpoint.Checkpoint, states []metalog.State) ([]metalog.State, error) {
+	known := make(map[record.ShardID]bool, len(states)+len(cp.Positions))
+	for _, v := range states {
+		known[v.Shard] = true
+	}
+	var named []record.ShardID
+	for _, p := range cp.Positions {
+		// Where the kinds differ, the checkpoint is of a reader of the sources, or of the sequenced log.
+		if !known[p.Shard] && sequenced.Reserved(p.Shard) == cat.IsSequenced() {
+			known[p.Shard] = true
+			named = append(named, p.Shard)
+		}
+	}
+	for part := range slices.Chunk(named, metalog.MaxShards) {
+		more, err := c.deps.Log.Tail(ctx, part)
+		if err != nil {
+			return nil, logError(what, err)
+		}
+		states = append(states, more...)
+	}
+	if cat.IsSequenced() {
+		return states, nil
+	}
+	removed, err := c.deps.Log.RemovedShards(ctx, cat.GetId(), max(cp.Watermark, 1))
+	if err != nil {
+		return nil, logError(what, err)
+	}
+	return append(states, slices.DeleteFunc(removed, func(v metalog.State) bool { return known[v.Shard] })...), nil
+}
+
+// takeCheckpoint takes the positions of a checkpoint in some shards.
+func takeCheckpoint(what string, scheme bucket.Scheme, cp checkpoint.Checkpoint, states []metalog.State, all positionMap) error {
 	for _, v := range states {
 		p, ok := cp.Position(v.Shard)
 		switch {
+		case !ok && v.OriginTime > 0 && v.OriginTime < cp.Watermark:
+			// The shard was removed when the checkpoint was taken, and is back. What it had before is not owed to its readers.
+			all[v.Shard] = bucket.Position{Low: v.Origin}
+			continue
 		case !ok:
 			// The shard appeared after the checkpoint, and is read from its beginning. Its trimmed records were not read, so they
 			// are a gap.
 			all[v.Shard] = bucket.Position{Low: record.FirstLSN}
 			continue
 		case p.LSN > v.NextLSN || p.LSN == v.NextLSN && p.Skip > 0:
-			return refuse("shard %v is at LSN %d, its next one is %d: it is of another cell, or metadata was lost", v.Shard, p.LSN, v.NextLSN)
+			return checkpointError(what, "shard %v is at LSN %d, its next one is %d: it is of another cell, or metadata was lost", v.Shard, p.LSN, v.NextLSN)
 		}
 		at := bucket.Position{Low: p.LSN}
 		if p.Skip > 0 {
@@ -157,7 +222,7 @@ func fromCheckpoint(what string, cat *scribev1.Category, scheme bucket.Scheme, t
 		}
 		all[v.Shard] = at
 	}
-	return max(cp.Watermark, 0), nil
+	return nil
 }
 
 func logError(what string, err error) error {
@@ -252,13 +317,13 @@ func (c *Coordinator) resetGroup(ctx context.Context, what string, g *Group, rev
 			g.RemoveMembers(g.Members[0].Epoch)
 		}
 	}
-	all, times, err := c.resolveStart(ctx, what, cat, g.Scheme, to)
+	start, err := c.resolveStart(ctx, what, cat, g.Scheme, to)
 	if err != nil {
 		return err
 	}
 	g.RegrantAll()
-	g.PositionedAt = c.deps.Now().UnixMicro()
-	return c.installPositions(ctx, what, g, revision, all, times)
+	g.PositionedAt, g.KnownUntil = c.deps.Now().UnixMicro(), start.knownUntil
+	return c.installPositions(ctx, what, g, revision, start.positions, start.times)
 }
 
 // requireIdle refuses an operation that requires a group without members.

@@ -67,6 +67,7 @@ func encodeGroup(g *Group) ([]byte, error) {
 		Sharing: uint32(g.Scheme.Sharing), Buckets: g.Scheme.Buckets, Useful: g.Useful,
 		Generation: g.Generation, LastEpoch: g.LastEpoch, Positions: g.Positions,
 		CreatedAt: g.CreatedAt, PositionedAt: g.PositionedAt, PointerBytes: g.PointerBytes, MemberCapacity: g.Capacity,
+		KnownUntil: g.KnownUntil,
 	}
 	number := map[uint64]uint32{}
 	for i := range g.Members {
@@ -109,6 +110,7 @@ func decodeGroup(name string, value []byte) (*Group, error) {
 	g := New(name, s.GetCategory(), s.GetCategoryId(), scheme, s.GetUseful())
 	g.Generation, g.LastEpoch, g.Positions = s.GetGeneration(), s.GetLastEpoch(), s.GetPositions()
 	g.CreatedAt, g.PositionedAt, g.PointerBytes, g.Capacity = s.GetCreatedAt(), s.GetPositionedAt(), s.GetPointerBytes(), s.GetMemberCapacity()
+	g.KnownUntil = s.GetKnownUntil()
 	if err := g.decodeMembers(s.GetMembers()); err != nil {
 		return nil, damagedError(name, "%w", err)
 	}

@@ -22,6 +22,7 @@ func groups() *rapid.Generator[*Group] {
 		buckets := uint32(1) << rapid.IntRange(0, 7).Draw(t, "log")
 		g := testGroup(buckets, rapid.Uint32Range(0, buckets).Draw(t, "useful"))
 		g.Positions, g.CreatedAt, g.PositionedAt = rapid.Uint64().Draw(t, "set"), rapid.Int64().Draw(t, "created"), rapid.Int64().Draw(t, "positioned")
+		g.KnownUntil = rapid.Int64().Draw(t, "known until")
 		g.PointerBytes, g.Capacity = rapid.Uint64().Draw(t, "bytes"), rapid.Uint64().Draw(t, "capacity")
 		for i := range rapid.IntRange(0, 6).Draw(t, "members") {
 			m := testMember(fmt.Sprint("m", i))

@@ -65,6 +65,8 @@ type CategoryControl interface {
 // ShardLog is the part of the metadata engine that a coordinator uses: it finds start positions and measures the lag.
 type ShardLog interface {
 	Shards(ctx context.Context, category uint32) ([]metalog.State, error)
+	RemovedShards(ctx context.Context, category uint32, since int64) ([]metalog.State, error)
+	Tail(ctx context.Context, shards []record.ShardID) ([]metalog.State, error)
 	Seek(ctx context.Context, shards []record.ShardID, t int64) ([]record.LSN, error)
 }
 

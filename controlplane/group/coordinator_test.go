@@ -3,6 +3,7 @@ package group
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -304,6 +305,50 @@ func TestStarts(t *testing.T) {
 		w.down = errDown
 		_, err = c.JoinGroup(t.Context(), &scribev1.JoinGroupRequest{Group: "g", Category: "web.access", Member: "a"})
 		wantReason(t, err, scribev1.Reason_REASON_NO_BACKEND)
+	})
+}
+
+// TestStartsBesideRemovedLogs: a group keeps its checkpoint's positions in logs that were removed. A log that was written after the checkpoint, and is
+// removed by now, is owed as a gap; what one had that had been removed before, and is back, is not. The group knows the logs as of its start.
+func TestStartsBesideRemovedLogs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.time = 500
+		read, behind, later, earlier, back := w.tail(1, 101), w.tail(2, 51), w.tail(3, 6), w.tail(4, 9), w.tail(5, 31)
+		for log, at := range map[record.ShardID]int64{read: 70, behind: 90, later: 95, earlier: 60, back: 40} {
+			w.remove(log, at)
+		}
+		w.logs[back].Removed, w.logs[back].NextLSN, w.logs[back].LastTime = false, 35, 99
+		cp := checkpoint.Checkpoint{Category: "web.access", CategoryID: 7, Watermark: 77, Positions: []checkpoint.Position{{Shard: read, LSN: 101}, {Shard: behind, LSN: 20}}}
+		c := w.coordinator(t, "one")
+		check := func(what string, m *member, want map[record.ShardID]record.LSN) {
+			t.Helper()
+			got := map[record.ShardID]record.LSN{}
+			for log, p := range m.positions(t) {
+				got[log] = p.Low
+			}
+			if !maps.Equal(got, want) {
+				t.Errorf("%s: at %v, want %v", what, got, want)
+			}
+			res, err := c.GroupPositions(t.Context(), &scribev1.GroupPositionsRequest{Group: m.group, Member: m.name, Epoch: m.epoch, Generation: m.generation, Buckets: m.set})
+			if err != nil || res.GetKnownUntil() != 500 {
+				t.Errorf("%s: the logs are known until %d, %v", what, res.GetKnownUntil(), err)
+			}
+		}
+		named := map[record.ShardID]record.LSN{read: 101, behind: 20, later: 1, back: 31}
+		req := &scribev1.JoinGroupRequest{Group: "made", Category: "web.access", Member: "a", Checkpoint: cp.String()}
+		check("made from a checkpoint", c.mustJoin(t, req), named)
+		m := c.mustJoin(t, &scribev1.JoinGroupRequest{Group: "reset", Category: "web.access", Member: "a", StartAt: scribev1.StartAt_START_AT_EARLIEST})
+		check("made at the earliest", m, map[record.ShardID]record.LSN{back: 31})
+		if _, err := c.ResetGroup(t.Context(), &scribev1.ResetGroupRequest{Group: "reset", Checkpoint: cp.String(), Force: true}); err != nil {
+			t.Fatal(err)
+		}
+		m.mustBeat(t, nil)
+		check("reset to a checkpoint", m, named)
+		cp.Positions[0].LSN++
+		req.Group, req.Checkpoint = "beyond", cp.String()
+		_, err := c.JoinGroup(t.Context(), req)
+		wantReason(t, err, scribev1.Reason_REASON_INVALID)
 	})
 }
 

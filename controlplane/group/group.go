@@ -33,6 +33,9 @@ type Group struct {
 	Buckets   []BucketOwner
 	// CreatedAt and PositionedAt are Unix microseconds.
 	CreatedAt, PositionedAt int64
+	// KnownUntil is the engine's time at which positions were set, Unix microseconds, 0 = unknown: of shards that had no position then nothing
+	// persisted before is owed to the group.
+	KnownUntil int64
 	// PointerBytes and Capacity are averages over what members have read: decoded bytes of a pointer, and the bytes a second of
 	// one member that is busy all the time. 0 = unknown.
 	PointerBytes, Capacity uint64

@@ -34,6 +34,7 @@ type world struct {
 	seeks map[record.ShardID]record.LSN // what Seek answers; else the tail
 	pins  map[string][]*scribev1.Pin    // by holder
 	down  error                         // of the metadata engine
+	time  int64                         // of the metadata engine
 }
 
 func newWorld() *world {
@@ -80,11 +81,44 @@ func (w *world) Shards(_ context.Context, category uint32) (out []metalog.State,
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, s := range w.logs {
-		if s.Shard.Category() == category {
+		if s.Shard.Category() == category && !s.Removed {
 			out = append(out, *s)
 		}
 	}
 	return out, w.down
+}
+
+func (w *world) RemovedShards(_ context.Context, category uint32, since int64) (out []metalog.State, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range w.logs {
+		if s.Shard.Category() == category && s.Removed && s.LastTime >= since {
+			out = append(out, *s)
+		}
+	}
+	return out, w.down
+}
+
+func (w *world) Tail(_ context.Context, shards []record.ShardID) (out []metalog.State, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, id := range shards {
+		st := metalog.State{Shard: id, FirstLSN: 1, NextLSN: 1}
+		if s := w.logs[id]; s != nil {
+			st = *s
+		}
+		st.Watermark = w.time
+		out = append(out, st)
+	}
+	return out, w.down
+}
+
+// remove takes a log, whose records were trimmed, off the list. Its newest record was of a time.
+func (w *world) remove(id record.ShardID, at int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.logs[id]
+	s.FirstLSN, s.Origin, s.OriginTime, s.LastTime, s.Removed = s.NextLSN, s.NextLSN, at, at, true
 }
 
 func (w *world) Seek(_ context.Context, shards []record.ShardID, _ int64) (out []record.LSN, err error) {

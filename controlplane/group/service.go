@@ -147,20 +147,20 @@ func (c *Coordinator) createGroup(ctx context.Context, what string, req *scribev
 			scheme.Sharing = bucket.Shards
 		}
 	}
-	all, times, err := c.resolveStart(ctx, what, cat, scheme, startAt{req.GetStartAt(), req.GetStartTime(), req.GetCheckpoint()})
+	start, err := c.resolveStart(ctx, what, cat, scheme, startAt{req.GetStartAt(), req.GetStartTime(), req.GetCheckpoint()})
 	if err != nil {
 		return nil, err
 	}
 	g := New(req.GetGroup(), cat.GetName(), cat.GetId(), scheme, usefulIn(scheme, cat))
 	g.CreatedAt = c.deps.Now().UnixMicro()
-	g.PositionedAt = g.CreatedAt
+	g.PositionedAt, g.KnownUntil = g.CreatedAt, start.knownUntil
 	if _, err := join(g); err != nil {
 		return nil, err
 	}
-	if err := c.installPositions(ctx, what, g, 0, all, times); err != nil {
+	if err := c.installPositions(ctx, what, g, 0, start.positions, start.times); err != nil {
 		return nil, err
 	}
-	c.log.Info("group created", "group", g.Name, "category", g.Category, "sharing", g.Scheme.Sharing.String(), "buckets", g.Scheme.Buckets, "shards", len(all))
+	c.log.Info("group created", "group", g.Name, "category", g.Category, "sharing", g.Scheme.Sharing.String(), "buckets", g.Scheme.Buckets, "shards", len(start.positions))
 	return g, nil
 }
 
@@ -266,6 +266,7 @@ func (c *Coordinator) GroupPositions(ctx context.Context, req *scribev1.GroupPos
 			res.Watermark, first = t, false
 		}
 	}
+	res.KnownUntil = max(res.GetWatermark(), g.KnownUntil)
 	var scratch bucket.Places
 	filter := bucket.Filter{Scheme: g.Scheme, Set: set}
 	for _, shard := range all.sortedShards() {

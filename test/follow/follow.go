@@ -35,6 +35,8 @@ type Config struct {
 	Lifetime int
 	// Pace, if set, gets each message's persisted time, and returns how long to wait before the next message.
 	Pace func(persisted time.Time) time.Duration
+	// Rest, if set, returns how long the follower is away after a death.
+	Rest func() time.Duration
 	// Rebuilt, if set, reports whether metadata was rebuilt from blobs since the follower began. Then messages have other persisted times
 	// than those that its watermark was made of.
 	Rebuilt func() bool
@@ -86,6 +88,12 @@ func (f *Follower) Gaps() int64 { return f.gaps.Load() }
 // Run runs life after life until the context ends, or returns the first error other than damage.
 func (f *Follower) Run(ctx context.Context) error {
 	for life := 0; ctx.Err() == nil; life++ {
+		if life > 0 && f.Rest != nil {
+			select {
+			case <-time.After(f.Rest()):
+			case <-ctx.Done():
+			}
+		}
 		if err := f.liveOnce(ctx, f.Servers[life%len(f.Servers)]); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("follower %s of %s: %w\n%s", f.Name, f.Category, err, f.Log.Tail(20))
 		}

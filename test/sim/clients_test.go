@@ -46,9 +46,13 @@ func (x *writer) run(ctx context.Context) {
 		x.w.violation("writer %s: %v", x.plan.Name, err)
 		return
 	}
-	for ctx.Err() == nil {
+	for began := time.Now(); ctx.Err() == nil; {
 		x.write(context.Background())
 		sleep(ctx, time.Duration(x.rng.Int64N(int64(2*x.plan.Pace))))
+		if x.plan.Rest > 0 && time.Since(began) > burst {
+			sleep(ctx, x.plan.Rest/2+time.Duration(x.rng.Int64N(int64(x.plan.Rest))))
+			began = time.Now()
+		}
 	}
 	ending, cancel := context.WithTimeout(context.Background(), liveness)
 	defer cancel()
@@ -524,7 +528,7 @@ func (w *world) follower(r readerPlan) *follow.Follower {
 	recoveries := w.recovery.count.Load()
 	return follow.New(w.history, follow.Config{
 		Name: r.Name, Category: r.Category, Late: w.category(r.Category).Retention > 0, Window: window, Lifetime: r.Lifetime, Servers: servers, Rand: rngOf(w.plan.Seed, "reader "+r.Name),
-		Rebuilt: func() bool { return w.recovery.count.Load() > recoveries },
+		Rebuilt: func() bool { return w.recovery.count.Load() > recoveries }, Rest: w.restOf(r),
 		Options: []consumer.Option{
 			consumer.WithHTTPClient(c.transport.HTTPClient()), consumer.WithRequestTimeout(10 * time.Second), consumer.WithRetryTimeout(0),
 			consumer.WithHeartbeat(time.Second), consumer.WithLogger(w.logger(r.Name)), consumer.WithRandom(w.randomOf("reader " + r.Name)),

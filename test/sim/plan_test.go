@@ -74,6 +74,8 @@ type writerPlan struct {
 	Patient bool
 	Pace    time.Duration
 	Size    int
+	// Rest is how long it rests, about, after each burst; 0 = it does not.
+	Rest time.Duration `json:",omitempty"`
 }
 
 // readerPlan is a consumer with many lives on a host of its own.
@@ -82,6 +84,8 @@ type readerPlan struct {
 	// Window is below 0 where it is unbounded.
 	Window   time.Duration
 	Lifetime int
+	// Rest is how long it is away between two lives, about.
+	Rest time.Duration `json:",omitempty"`
 	// Via are the processes that its lives read from in turn.
 	Via []string
 }
@@ -243,6 +247,7 @@ func drawPlan(seed uint64, length time.Duration, always string) plan {
 	p.drawSplits(rand.New(rand.NewPCG(seed, 7)), isDrawn(always, faultSplit))
 	p.Busy = isDrawn(always, drawBusy)
 	p.drawPaces(rand.New(rand.NewPCG(seed, 8)))
+	p.drawForgetful(rand.New(rand.NewPCG(seed, 77)), isDrawn(always, drawRemoval))
 	slices.SortStableFunc(p.Faults, func(a, b faultPlan) int { return cmp.Compare(a.At, b.At) })
 	return p
 }
@@ -263,7 +268,7 @@ func (p *plan) drawPaces(rng *rand.Rand) {
 }
 
 // forcedKinds can be drawn in every seed.
-var forcedKinds = []string{faultLostDisk, faultLostControl, faultClock, faultGrow, growSpooled, faultSplit, drawBusy, drawNodes, drawHour}
+var forcedKinds = []string{faultLostDisk, faultLostControl, faultClock, faultGrow, growSpooled, faultSplit, drawBusy, drawNodes, drawHour, drawRemoval}
 
 // isDrawn reports whether a list of kinds, with commas between, has one.
 func isDrawn(kinds, kind string) bool { return slices.Contains(strings.Split(kinds, ","), kind) }

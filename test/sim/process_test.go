@@ -74,6 +74,7 @@ func (p *process) config() app.Config {
 	c.Scribed.Spool.BallastBytes, c.Scribed.Spool.SegmentBytes, c.Scribed.Spool.MaxBytes = 64<<10, 64<<10, 64<<20
 	// A blob may wait for its commit as long as a flush is repeated, and may arrive late (storeFaults.late).
 	c.Retention.Grace, c.Retention.Linger, c.Retention.SweepInterval, c.Retention.Interval = 3*time.Minute, time.Minute, time.Minute, 5*time.Second
+	c.Retention.LogGrace = 5 * time.Second
 	if p.w.plan.Clocks {
 		c.Retention.Grace += p.w.plan.maxSkew() // a blob of the clock that is furthest behind, beside one that is ahead
 	}

@@ -47,9 +47,14 @@ func (r *lateMetalog) Shards(ctx context.Context, category uint32) ([]metalog.St
 	return callEngine(ctx, r, func(log metalog.Log) ([]metalog.State, error) { return log.Shards(ctx, category) })
 }
 
-// RemovedShards implements controlplane.LogLister.
+// RemovedShards implements controlplane.LogLister and group.ShardLog.
 func (r *lateMetalog) RemovedShards(ctx context.Context, category uint32, since int64) ([]metalog.State, error) {
 	return callEngine(ctx, r, func(log metalog.Log) ([]metalog.State, error) { return log.RemovedShards(ctx, category, since) })
+}
+
+// Tail implements group.ShardLog.
+func (r *lateMetalog) Tail(ctx context.Context, shards []record.ShardID) ([]metalog.State, error) {
+	return callEngine(ctx, r, func(log metalog.Log) ([]metalog.State, error) { return log.Tail(ctx, shards) })
 }
 
 // Seek implements group.Log.

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -13,8 +12,6 @@ import (
 	"scribe/batcher"
 	"scribe/internal/base/balance"
 	"scribe/internal/cell/membership"
-	"scribe/internal/format/record"
-	"scribe/internal/role/affinity"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/writeproxy"
@@ -61,7 +58,7 @@ func (a *App) joinCell(ctx context.Context) error {
 	var once sync.Once
 	refused := make(chan error, 1)
 	cfg := membership.LeaseConfig{
-		Member: &scribev1.Member{Id: a.id, Roles: a.protoRoles(), Url: a.advertisedURL(), Version: a.opts.Version, Incarnation: a.incarnation, SharesQuotas: true, OwnCategories: true, HasKeys: a.cfg.Blobs.KeyFile != ""},
+		Member: &scribev1.Member{Id: a.id, Roles: a.protoRoles(), Url: a.advertisedURL(), Version: a.opts.Version, Incarnation: a.incarnation, SharesQuotas: true, OwnCategories: true, HasKeys: a.cfg.Blobs.KeyFile != "", RemovedLogs: true},
 		TTL:    a.cfg.LeaseTTL, Logger: a.log, Loads: a.currentLoads, Store: a.store.identity, Random: a.opts.Host.Random.Named("membership"),
 		OnRefused: func(err error) { refused <- err },
 		// The slot stays in use while the control plane is unavailable: epochs, not leases, fence a second writer.
@@ -170,28 +167,6 @@ func (a *App) provision() *batcher.Provision {
 			}
 			return ids, replaced
 		},
-	}
-}
-
-// plannedLogs returns what says of a log whether its batcher is to open it ahead of need, by the plans and the batchers of now. While no batcher
-// is known, all logs of planned shards are.
-func (a *App) plannedLogs() func(record.ShardID) bool {
-	plans, _ := a.parts.catalog.Plans()
-	bySlot := make(map[uint16]uint64)
-	var all []uint64
-	for _, m := range a.parts.members.Last(scribev1.Role_ROLE_BATCHER) {
-		hash := affinity.HashOf(m.GetId())
-		bySlot[uint16(m.GetSlot())] = hash //nolint:gosec // slots are below 65,000
-		all = append(all, hash)
-	}
-	return func(log record.ShardID) bool {
-		shards, number := plans[log.Category()].GetShards(), uint32(log.Logical())
-		i, found := slices.BinarySearchFunc(shards, number, func(s *scribev1.ShardPlan, n uint32) int { return cmp.Compare(s.GetShard(), n) })
-		if !found || len(all) == 0 {
-			return found
-		}
-		own, lives := bySlot[log.Writer()]
-		return lives && affinity.IsAmong(affinity.KeyOf(log.Category(), number), own, all, int(shards[i].GetLogs()))
 	}
 }
 

@@ -55,9 +55,7 @@ var modules = []module{
 	{"blob store", (*Config).needsBlobs, (*App).startBlobs},
 	{"metalog", (*Config).usesMetalog, (*App).startMetalog},
 	{"catalog", (*Config).needsCategories, (*App).startCatalog},
-	{"member list", func(c *Config) bool {
-		return c.hasAny(WriteProxy, Batcher, ReadStream, ReadProxy, Sequencer, Retention)
-	}, (*App).startMembers},
+	{"member list", func(c *Config) bool { return c.hasAny(WriteProxy, Batcher, ReadStream, ReadProxy, Sequencer) }, (*App).startMembers},
 	{firstRole, func(c *Config) bool { return c.Has(Batcher) }, (*App).startBatcher},
 	{"write proxy", func(c *Config) bool { return c.Has(WriteProxy) }, (*App).startWriteProxy},
 	{"scribed", func(c *Config) bool { return c.Has(Scribed) }, (*App).startScribed},
@@ -385,7 +383,7 @@ func (a *App) startReadStream(context.Context) error {
 
 func (a *App) startRetention(context.Context) error {
 	c, err := retention.New(a.cfg.retentionConfig(), retention.Deps{
-		Log: a.parts.log, Blobs: a.parts.blobs, Control: a.parts.control, Categories: a.parts.catalog, Owner: a.id, Planned: a.plannedLogs,
+		Log: a.parts.log, Blobs: a.parts.blobs, Control: a.parts.control, Categories: a.parts.catalog, Owner: a.id, Plans: a.parts.catalog.Plans,
 		Random: a.opts.Host.Random.Named("retention"), Now: a.opts.Host.Now, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {

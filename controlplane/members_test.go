@@ -79,6 +79,29 @@ func run(t *testing.T, store kv.Store, change func(*Config, *Deps)) *ControlPlan
 	return c
 }
 
+// TestMembersKnowRemovedLogs: a control plane that begins anew knows which members know removed logs: nothing is removed while one does not.
+func TestMembersKnowRemovedLogs(t *testing.T) {
+	store := newStore(t)
+	c := run(t, store, nil)
+	for id, knows := range map[string]bool{"older": false, "newer": true} {
+		if _, err := c.Join(t.Context(), &scribev1.JoinRequest{Member: &scribev1.Member{Id: id, Url: "http://" + id, RemovedLogs: knows}, Ttl: durationpb.New(maxTTL)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop(t, c)
+	c = run(t, store, nil)
+	defer stop(t, c)
+	res, err := c.ListMembers(t.Context(), &scribev1.ListMembersRequest{})
+	if err != nil || len(res.GetMembers()) != 2 {
+		t.Fatalf("%v, %v", res.GetMembers(), err)
+	}
+	for _, m := range res.GetMembers() {
+		if m.GetRemovedLogs() != (m.GetId() == "newer") {
+			t.Errorf("%s is said to know removed logs: %v", m.GetId(), m.GetRemovedLogs())
+		}
+	}
+}
+
 func TestLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := run(t, memkv.New(), nil)

@@ -18,7 +18,7 @@
 //
 //   - retention.go: Keeper runs terms; a term (leaseTerm, lease.go) is the time for which this keeper holds the lease.
 //   - trim_logs.go: logTrimmer trims categories and erases deleted ones; trimSchedule decides when; trim_sequenced.go treats sequenced ones;
-//     remove_logs.go removes empty logs.
+//     remove_logs.go removes empty logs, as far as cell_memory.go knows that nobody minds.
 //   - sweep.go: blobSweeper advances the boundary, examines slices of blobs (examine.go, classify.go) and deletes dead blobs;
 //     sliceSchedule decides when.
 //   - claim.go: claims in the blob store halt retention when logs and blobs do not belong together.

@@ -123,7 +123,11 @@ func (l *logInspector) inspectShard(ctx context.Context, s *scribev1.ShardState)
 			if listErr != nil {
 				return listErr
 			}
-			if i := slices.IndexFunc(states, func(now *scribev1.ShardState) bool { return now.GetShard() == s.GetShard() }); i >= 0 && states[i].GetFirstLsn() > next {
+			i := slices.IndexFunc(states, func(now *scribev1.ShardState) bool { return now.GetShard() == s.GetShard() })
+			if i < 0 {
+				return nil // it is empty by now, and was removed
+			}
+			if states[i].GetFirstLsn() > next {
 				s, next = states[i], states[i].GetFirstLsn()
 				continue
 			}

@@ -14,6 +14,8 @@ import (
 type trimmedLog struct {
 	rpc.MetalogService
 	listed int
+	// removed says that retention has taken it off the list, as nothing was left.
+	removed bool
 }
 
 // trimmedTo is where it begins then, trimmedNext is its end.
@@ -24,7 +26,10 @@ const (
 
 func (l *trimmedLog) ListShards(context.Context, *scribev1.ListShardsRequest) (*scribev1.ListShardsResponse, error) {
 	first := uint64(1)
-	if l.listed++; l.listed > 1 {
+	switch l.listed++; {
+	case l.listed > 1 && l.removed:
+		return &scribev1.ListShardsResponse{}, nil
+	case l.listed > 1:
 		first = trimmedTo
 	}
 	return &scribev1.ListShardsResponse{States: []*scribev1.ShardState{{FirstLsn: first, NextLsn: trimmedNext}}}, nil
@@ -50,5 +55,9 @@ func TestInspectTrimmedLog(t *testing.T) {
 	}
 	if l.pointers != trimmedNext-trimmedTo || strings.Contains(notes.String(), "stands where") {
 		t.Errorf("%d pointers, want %d:\n%s", l.pointers, trimmedNext-trimmedTo, notes.Bytes())
+	}
+	l = &logInspector{metalog: &trimmedLog{listed: 1, removed: true}, category: "access", stdout: &out, stderr: &notes}
+	if err := l.inspectShard(t.Context(), states[0]); err != nil || l.pointers != 0 {
+		t.Errorf("a log that was removed meanwhile: %d pointers, %v", l.pointers, err)
 	}
 }

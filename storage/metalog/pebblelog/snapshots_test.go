@@ -99,6 +99,7 @@ func TestSeeding(t *testing.T) {
 				damage(t, n)
 				n.cut.Store(false)
 				others := &testCell{nodes: c.nodes[1:]}
+				removeShard(t, others, shardB+2)
 				others.fill(t)
 				others.fill(t)
 				if first := firstEntry(t, entries); first == 1 {
@@ -108,6 +109,9 @@ func TestSeeding(t *testing.T) {
 				c.compare(t)
 				if seeds := testutil.ToFloat64(n.engine.metrics.seeds); seeds != 1 || n.engine.Err() != nil {
 					t.Errorf("the folder was replaced %v times, %v", seeds, n.engine.Err())
+				}
+				if removed, err := n.engine.RemovedShards(t.Context(), shardB.Category(), 0); err != nil || len(removed) != 1 || removed[0].Shard != shardB+2 {
+					t.Errorf("removed are %+v, %v", removed, err)
 				}
 				c.closeAll(t)
 			})

@@ -84,7 +84,7 @@ func TestMembersKnowRemovedLogs(t *testing.T) {
 	store := newStore(t)
 	c := run(t, store, nil)
 	for id, knows := range map[string]bool{"older": false, "newer": true} {
-		if _, err := c.Join(t.Context(), &scribev1.JoinRequest{Member: &scribev1.Member{Id: id, Url: "http://" + id, RemovedLogs: knows}, Ttl: durationpb.New(maxTTL)}); err != nil {
+		if _, err := c.Join(t.Context(), &scribev1.JoinRequest{Member: &scribev1.Member{Id: id, Roles: []scribev1.Role{scribev1.Role_ROLE_BATCHER}, Url: "http://" + id + ":7420", RemovedLogs: knows}, Ttl: durationpb.New(maxTTL)}); err != nil {
 			t.Fatal(err)
 		}
 	}

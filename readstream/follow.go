@@ -158,7 +158,7 @@ func (st *consumerStream) admitShards(states []metalog.State) error {
 	for _, v := range states {
 		if !st.merge.Has(v.Shard) {
 			fresh = append(fresh, v)
-			st.noteUnowed(v, st.listed)
+			st.noteUnowed(v, st.metUntil())
 			st.addShard(v, record.FirstLSN)
 		}
 	}

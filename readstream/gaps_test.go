@@ -1,6 +1,7 @@
 package readstream
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -291,6 +292,29 @@ func TestRemovedWhileOpen(t *testing.T) {
 	h.create(slow)
 	h.write(1, slow, other)
 	if told, quiet := c.gapsUntil(slow); !isGap(told, slow, 1, 6) || len(quiet) > 0 {
+		t.Errorf("told of %v, quiet up to %v", told, quiet)
+	}
+}
+
+// TestReopenedBetweenListings: a removed log that is opened after the shards were listed, and before the removed ones are, is in neither list. A reader that
+// resumes is told of its gap all the same, and does not know the logs any later before that.
+func TestReopenedBetweenListings(t *testing.T) {
+	h := newHarness(t, func(c *Config) { c.LookEvery = 50 * time.Millisecond }) // watches tell nothing here
+	known, gone := shardID(0, 1), shardID(0, 2)
+	h.write(1, known)
+	last := h.writeAndRemove(gone, 5)
+	reopen := sync.OnceFunc(func() {
+		h.create(gone)
+		h.write(1, gone)
+	})
+	h.log.mu.Lock()
+	h.log.mu.listed = reopen
+	h.log.mu.Unlock()
+	c, opened := h.open(plenty, resumeAt([]*scribev1.ShardPosition{{Shard: uint64(known), Lsn: 2}}), knownUntil(last))
+	if len(opened.GetShards()) != 1 || opened.GetKnownUntil() != last {
+		t.Fatalf("the stream has %v, known until %d, want %d", opened.GetShards(), opened.GetKnownUntil(), last)
+	}
+	if told, quiet := c.gapsUntil(gone); !isGap(told, gone, 1, 6) || len(quiet) > 0 {
 		t.Errorf("told of %v, quiet up to %v", told, quiet)
 	}
 }

@@ -424,6 +424,11 @@ func (st *consumerStream) addRemovedShards(ctx context.Context, states []metalog
 	if err != nil {
 		return nil, st.s.engineError(ctx, "removed", err)
 	}
+	probe, err := st.s.deps.Log.Tail(ctx, []record.ShardID{record.MakeShardID(st.cat.GetId(), 0, 0)})
+	if err != nil {
+		return nil, st.s.engineError(ctx, "tail", err)
+	}
+	st.listed = probe[0].Watermark
 	for _, v := range removed {
 		if _, ok := known[v.Shard]; ok || p.resume[v.Shard] != nil || !p.wantsShard(v.Shard) {
 			continue

@@ -40,7 +40,8 @@ type consumerStream struct {
 	opening []*scribev1.StreamShard
 	// skips are the requested positions within a payload that the stream has not passed yet.
 	skips map[record.ShardID]*scribev1.ShardPosition
-	// listed is the engine's time as of which the initial shards were listed; 0 = unknown.
+	// listed is the engine's time as of which the initial shards were listed, or, where the reader resumes, a time after everything that was listed;
+	// 0 = unknown.
 	listed int64
 	// first are the states of the initial shards, until the stream follows them.
 	first []metalog.State
@@ -125,11 +126,28 @@ func newStream(s *Server, p *streamPlan, cat *scribev1.Category, send func(*scri
 }
 
 // knownUntil returns the time up to which the stream's shards are known to its reader, of what was sent so far; 0 = unknown. The mutex is held.
+//
+// Who resumes knows no more than before until a later look: a removed shard may have been opened between the listings of shards and of removed ones.
+// It is in neither, and the reader, which is owed what the shard had, is told of it by the feed.
 func (st *consumerStream) knownUntil() int64 {
-	if st.plan.sequenced || st.listed == 0 {
+	switch horizon := st.merge.Horizon(); {
+	case st.listed == 0:
 		return 0
+	case horizon > st.listed:
+		return horizon
+	case st.plan.resumes():
+		return st.plan.knownUntil
+	default:
+		return st.listed
 	}
-	return max(st.listed, st.merge.Horizon())
+}
+
+// metUntil returns the time before which nothing is owed to the reader of shards that join the stream late.
+func (st *consumerStream) metUntil() int64 {
+	if st.plan.resumes() {
+		return st.plan.knownUntil // what was removed later is in the stream, unless it was opened while that was opened
+	}
+	return st.listed
 }
 
 // addShard adds a shard to the merge.

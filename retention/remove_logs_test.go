@@ -291,6 +291,7 @@ func TestRemovalAwaitsMembers(t *testing.T) {
 		}
 		return len(states) == 1
 	}
+	visit := func() { l.logs.schedule.visitNow(id, w.clock.Now()) }
 	older := &scribev1.Member{Id: "older", Roles: []scribev1.Role{scribev1.Role_ROLE_METALOG}}
 	w.cell.setMembers(older)
 	l.run(2*retention, 30*time.Minute)
@@ -298,12 +299,14 @@ func TestRemovalAwaitsMembers(t *testing.T) {
 		t.Fatal("a log was removed in a cell with a replica that halts then")
 	}
 	w.cell.setMembers() // it restarts
+	visit()
 	l.run(30*time.Minute, 10*time.Minute)
 	if !there() {
 		t.Fatal("a log was removed while an older member was away for a moment")
 	}
 	older.RemovedLogs = true
 	w.cell.setMembers(older)
+	visit()
 	l.run(20*time.Minute, 10*time.Minute)
 	if !there() {
 		t.Fatal("a log was removed soon after an older member was there")

@@ -87,14 +87,26 @@ func (b *Backups) Prune(ctx context.Context, store string, keep int) (deleted []
 	if err != nil {
 		return nil, err
 	}
-	own := slices.DeleteFunc(all, func(i Info) bool { return i.Err != nil || i.Manifest.Store != store })
-	if len(own) <= keep {
+	deleted = Superfluous(slices.DeleteFunc(all, func(i Info) bool { return i.Manifest == nil || i.Manifest.Store != store }), keep)
+	if len(deleted) == 0 {
 		return nil, nil
 	}
-	for _, i := range own[:len(own)-keep] {
-		deleted = append(deleted, i.Name)
-	}
 	return deleted, b.Delete(ctx, deleted...)
+}
+
+// Superfluous returns the names of all but the newest backups of each store of payloads, the oldest first, of a list by age. Those that can't be read are not among them.
+func Superfluous(all []Info, keep int) (names []string) {
+	kept := map[string]int{}
+	for _, i := range slices.Backward(all) {
+		if i.Manifest == nil {
+			continue
+		}
+		if kept[i.Manifest.Store]++; kept[i.Manifest.Store] > keep {
+			names = append(names, i.Name)
+		}
+	}
+	slices.Reverse(names)
+	return names
 }
 
 // removeUnused removes files that no list names. It removes none while a list can't be read.

@@ -19,6 +19,7 @@ import (
 	"scribe/storage/backup"
 	"scribe/storage/blob"
 	"scribe/storage/kv"
+	"scribe/storage/metalog"
 )
 
 // backupMaker makes backups of the cell's metadata: of the logs of this process's engine or replica first, and of the control store then. So every category whose
@@ -83,10 +84,12 @@ func (m *backupMaker) CreateBackup(ctx context.Context, _ *scribev1.CreateBackup
 	info, err := m.makeBackup(ctx)
 	switch {
 	case err == nil:
-	case errors.Is(err, errNoBackups), errors.Is(err, blob.ErrDenied):
-		return nil, connect.NewError(connect.CodeFailedPrecondition, err)
+	case errors.Is(err, errNoBackups):
+		return nil, rpc.Errorf(scribev1.Reason_REASON_MISSING, "no backup was made: %v", err)
+	case errors.Is(err, blob.ErrUnavailable), errors.Is(err, backup.ErrBusy), errors.Is(err, metalog.ErrNotLeader), ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded):
+		return nil, rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "no backup was made: %v", err)
 	default:
-		return nil, connect.NewError(connect.CodeUnavailable, err)
+		return nil, connect.NewError(connect.CodeInternal, fmt.Errorf("no backup was made: %w", err))
 	}
 	return &scribev1.CreateBackupResponse{
 		Name: info.Name, Location: m.a.cfg.backupPlace(), Created: info.Manifest.Created, Files: uint64(len(info.Manifest.Logs) + len(info.Manifest.Control)),

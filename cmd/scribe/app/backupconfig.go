@@ -14,7 +14,7 @@ import (
 type BackupConfig struct {
 	// To is a folder, or s3://BUCKET/PREFIX with ?endpoint=URL&region=REGION where they are not those of the store of payloads, whose credentials are used; empty = with
 	// the payloads.
-	To string `yaml:"to" flag:"backup-to,up,serve" help:"where backups are kept: a folder, or s3://BUCKET/PREFIX (default: with the payloads)"`
+	To string `yaml:"to" flag:"backup-to,up,serve,backups" help:"where backups are kept: a folder, or s3://BUCKET/PREFIX (default: with the payloads)"`
 	// Every is how often a backup is made; 0 = only when somebody asks for one.
 	Every time.Duration `yaml:"every" default:"0s" min:"0s" max:"8760h" flag:"backup-every,up,serve" help:"how often a backup is made, where the newest one is as old; 0s = only with scribe backup create"`
 	// Keep is how many backups of the cell remain when one was made because it was due.

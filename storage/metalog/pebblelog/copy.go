@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -14,6 +15,9 @@ import (
 
 // copyName is the subfolder with the copy of the folder that WithCopy makes.
 const copyName = "copy"
+
+// copyTimeout bounds how long it takes to make a copy, which needs a leader of the journal and a flush.
+const copyTimeout = time.Minute
 
 // ErrCopying means that another copy of the folder is in use.
 var ErrCopying = errors.New("metalog: a copy of the folder is in use already")
@@ -26,17 +30,19 @@ func (e *Engine) WithCopy(ctx context.Context, use func(dir string, watermark in
 		return ErrCopying
 	}
 	defer e.copying.Unlock()
+	soon, cancel := context.WithTimeout(ctx, copyTimeout)
+	defer cancel()
 	// The barrier of a read: a replica has applied all that was acknowledged before.
-	states, err := e.Tail(ctx, []record.ShardID{0})
+	states, err := e.Tail(soon, []record.ShardID{0})
 	if err != nil {
-		return err
+		return fmt.Errorf("metalog: copy %s: %w", e.dir, err)
 	}
 	dir := e.guard.PathJoin(e.dir, copyName)
 	if err := e.opts.FS.RemoveAll(dir); err != nil {
 		return fmt.Errorf("metalog: copy %s: %w", e.dir, err)
 	}
 	defer func() { err = errors.Join(err, e.opts.FS.RemoveAll(dir)) }()
-	if err := e.copyFolder(ctx, dir); err != nil {
+	if err := e.copyFolder(soon, dir); err != nil {
 		return fmt.Errorf("metalog: copy %s: %w", e.dir, err)
 	}
 	return use(dir, states[0].Watermark)
@@ -200,14 +206,14 @@ func (c *Copy) Record(id record.ShardID, lsn record.LSN) (data []byte, err error
 }
 
 // Records calls fn with the records [from, to) of a shard, in order, until it fails. Data is valid during the call. A missing record is damage.
-func (c *Copy) Records(ctx context.Context, id record.ShardID, from, to record.LSN, fn func(lsn record.LSN, time int64, data []byte) error) (err error) {
+func (c *Copy) Records(ctx context.Context, id record.ShardID, from, to record.LSN, fn func(lsn record.LSN, at int64, data []byte) error) (err error) {
 	if from >= to {
 		return nil
 	}
 	r := recordReader{db: c.db}
 	defer func() { err = errors.Join(err, r.close()) }()
 	for lsn := from; lsn < to; lsn++ {
-		time, data, err := r.readRecord(id, lsn, lsn == from)
+		at, data, err := r.readRecord(id, lsn, lsn == from)
 		if errors.Is(err, errMissing) {
 			err = &metalog.CorruptError{Shard: id, LSN: lsn, Detail: "it is not there"}
 		}
@@ -217,7 +223,7 @@ func (c *Copy) Records(ctx context.Context, id record.ShardID, from, to record.L
 		if err != nil {
 			return err
 		}
-		if err := fn(lsn, time, data); err != nil {
+		if err := fn(lsn, at, data); err != nil {
 			return err
 		}
 	}
@@ -225,7 +231,7 @@ func (c *Copy) Records(ctx context.Context, id record.ShardID, from, to record.L
 }
 
 // Producers calls fn with a shard's states of producers, and the LSN and the time of the newest record of each, until it fails.
-func (c *Copy) Producers(ctx context.Context, id record.ShardID, fn func(p metalog.ProducerState, lsn record.LSN, time int64) error) error {
+func (c *Copy) Producers(ctx context.Context, id record.ShardID, fn func(p metalog.ProducerState, lsn record.LSN, at int64) error) error {
 	low := schema.AppendProducerKey(nil, id, 0)
 	for it, err := range keysBetween(c.db, low, schema.AppendProducerKey(nil, id+1, 0), (*pebble.Iterator).Next) {
 		if err != nil {

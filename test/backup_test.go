@@ -16,14 +16,14 @@ import (
 
 	"scribe/consumer"
 	"scribe/producer"
-	"scribe/test/history"
+	histories "scribe/test/history"
 	"scribe/test/program"
 )
 
 // restoredLoad are writers that never give up, before, while and after the metadata of their cell is lost, and what they know.
 type restoredLoad struct {
 	t       *testing.T
-	h       *history.History
+	h       *histories.History
 	servers string
 	acked   []*atomic.Int64
 	stop    chan struct{}
@@ -33,9 +33,9 @@ type restoredLoad struct {
 // startLoad creates two categories, and lets several writers write to them.
 func startLoad(t *testing.T, servers string) *restoredLoad {
 	t.Helper()
-	l := &restoredLoad{t: t, h: history.New(), servers: servers, stop: make(chan struct{})}
-	l.h.Category("least", history.Guarantees{})
-	l.h.Category("once", history.Guarantees{ExactlyOnce: true, NoGivingUp: true})
+	l := &restoredLoad{t: t, h: histories.New(), servers: servers, stop: make(chan struct{})}
+	l.h.Category("least", histories.Guarantees{})
+	l.h.Category("once", histories.Guarantees{ExactlyOnce: true, NoGivingUp: true})
 	ok(t, nil, "category", "create", "least", "--shards", "2", "--shard-by", "explicit", "--server", servers)
 	ok(t, nil, "category", "create", "once", "--shards", "2", "--shard-by", "explicit", "--delivery", "exactly_once", "--owner", "team", "--server", servers)
 	for i, category := range []string{"least", "least", "once", "once"} {
@@ -71,11 +71,11 @@ func (l *restoredLoad) write(name, category string, shard uint32, acked *atomic.
 			return
 		case <-tick.C:
 		}
-		msgs := make([]history.Message, 1+rng.IntN(5))
+		msgs := make([]histories.Message, 1+rng.IntN(5))
 		sent := make([]producer.Message, len(msgs))
 		for i := range msgs {
-			id := history.ID{Writer: name, Index: next}
-			msgs[i] = history.Message{ID: id, Payload: history.Payload(id, 20+rng.IntN(200), rng)}
+			id := histories.ID{Writer: name, Index: next}
+			msgs[i] = histories.Message{ID: id, Payload: histories.Payload(id, 20+rng.IntN(200), rng)}
 			sent[i] = producer.Message{Payload: msgs[i].Payload, Shard: shard}
 			next++
 		}
@@ -85,7 +85,7 @@ func (l *restoredLoad) write(name, category string, shard uint32, acked *atomic.
 			return
 		}
 		for i := range msgs {
-			a.Acked(i, history.Committed)
+			a.Acked(i, histories.Committed)
 		}
 		acked.Add(int64(len(msgs)))
 	}
@@ -123,7 +123,7 @@ func (l *restoredLoad) check(what string) {
 		if err := l.read(r, category); err != nil {
 			l.t.Fatalf("%s: %s: %v", what, category, err)
 		}
-		report := l.h.Check(r, history.Committed)
+		report := l.h.Check(r, histories.Committed)
 		if err := report.Err(); err != nil {
 			l.t.Errorf("%s: %v", what, err)
 		}
@@ -131,7 +131,7 @@ func (l *restoredLoad) check(what string) {
 	}
 }
 
-func (l *restoredLoad) read(r *history.Reading, category string) error {
+func (l *restoredLoad) read(r *histories.Reading, category string) error {
 	ctx, cancel := context.WithTimeout(l.t.Context(), waitLimit)
 	defer cancel()
 	c, err := consumer.New(l.servers, category, consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd(), consumer.WithRequestTimeout(5*time.Second))

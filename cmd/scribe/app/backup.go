@@ -72,6 +72,7 @@ func (a *App) startBackups(context.Context) error {
 	if a.cfg.Backup.Every > 0 {
 		m.work.Go(m.keepSchedule)
 	}
+	a.parts.backups = m
 	a.provideServices(rpc.Services{Backup: m})
 	return nil
 }

@@ -36,7 +36,7 @@ func (c *Config) checkBackup(v *config.Violations) {
 	case c.Backup.Every < time.Minute:
 		v.Add("Backup.Every", "invalid value %v: want at least a minute, or 0s", c.Backup.Every)
 	case c.Backup.To == "" && !c.needsBlobs():
-		v.Add("Backup.To", "missing: the process has no store of payloads to keep backups in")
+		v.Add("Backup.To", "missing: there is no store of payloads to keep backups in")
 	}
 }
 

@@ -96,6 +96,7 @@ type sharedParts struct {
 	// engine and controlStore are this process's own: its engine or replica of the logs, and the store of its control plane; nil without the role.
 	engine       *pebblelog.Engine
 	controlStore kv.Store
+	backups      *backupMaker // nil where none can be made
 	blobs        blob.Store
 	// keys are those of encrypted categories, by the region of the store that has them, "" for this cell's.
 	keys map[string]*encryption.Keys

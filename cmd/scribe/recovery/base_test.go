@@ -107,6 +107,16 @@ func TestBaseDecides(t *testing.T) {
 	}
 }
 
+// TestBaseEpoch: a writer of before the epoch of the base has committed nothing behind it, also if no blob of a later epoch shows that.
+func TestBaseEpoch(t *testing.T) {
+	store := memory.New()
+	putAll(t, store, at{web, 5, 1, 0}, at{web, 4, 2, 1})
+	l, report, _ := restoreAll(t, store, baseOf(t, store, 1, baseLog{web, 1, []int{0}, 5}), 100*time.Hour, nil)
+	if got := l.list(t); !slices.Equal(got, []at{{web, 0, 1, 0}}) || report.Void != 1 || l.states[web].NextLSN != 2 {
+		t.Errorf("%v, %+v", got, report)
+	}
+}
+
 // TestBaseWithoutBlobs: pointers to blobs that are gone do not come back: at the beginning of a log they are left out, elsewhere there is a gap. It is told of messages that should still be there.
 func TestBaseWithoutBlobs(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -183,11 +193,16 @@ func TestBaseSequences(t *testing.T) {
 		return layout.Entry{Shard: web, Epoch: 5, LSN: lsn, Start: 1, Pointer: pointer.Pointer{Sequences: []pointer.Sequence{{Producer: 7, Epoch: 1, First: first, Last: last}}}}
 	}
 	put(t, store, 0, layout.History{Run: 1, Build: 1}, once(1, 1, 9))
+	base := baseOf(t, store, 1, baseLog{web, 1, []int{0}, 5})
 	put(t, store, 1, layout.History{Run: 2, Build: 1}, once(2, 5, 9))
+	l, report, _ := restoreAll(t, store, base, 100*time.Hour, nil)
+	if got := l.list(t); !slices.Equal(got, []at{{web, 0, 1, 0}}) || l.producers[web][7].Next != 10 || report.Void != 1 {
+		t.Errorf("repeated: %v, %+v, %+v", got, l.producers, report)
+	}
 	put(t, store, 2, layout.History{Run: 3, Build: 1}, once(2, 10, 11))
-	l, report, _ := restoreAll(t, store, baseOf(t, store, 1, baseLog{web, 1, []int{0}, 5}), 100*time.Hour, nil)
+	l, report, _ = restoreAll(t, store, base, 100*time.Hour, nil)
 	if got := l.list(t); !slices.Equal(got, []at{{web, 0, 1, 0}, {web, 0, 2, 2}}) || l.producers[web][7].Next != 12 {
-		t.Errorf("%v, %+v, %+v", got, l.producers, report)
+		t.Errorf("continued: %v, %+v, %+v", got, l.producers, report)
 	}
 }
 

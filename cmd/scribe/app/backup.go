@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"scribe/internal/base/durable"
+	"scribe/internal/base/entropy"
 	"scribe/internal/base/metrics"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -25,7 +26,8 @@ import (
 // backupMaker makes backups of the cell's metadata: of the logs of this process's engine or replica first, and of the control store then. So every category whose
 // messages are in the logs is in the categories, or was deleted.
 type backupMaker struct {
-	a *App
+	a      *App
+	random *entropy.Source
 	// turn is held by the one backup that is made.
 	turn chan struct{}
 	// life ends when the process stops.
@@ -50,7 +52,7 @@ const (
 
 // startBackups serves BackupService, and makes backups when they are due.
 func (a *App) startBackups(context.Context) error {
-	m := &backupMaker{a: a, turn: make(chan struct{}, 1), set: metrics.NewSet("scribe_backup_")}
+	m := &backupMaker{a: a, random: a.opts.Host.Random.Named("backups"), turn: make(chan struct{}, 1), set: metrics.NewSet("scribe_backup_")}
 	m.newest = m.set.Gauge("newest_time_seconds", "When the newest backup was made, Unix time; 0 while none is known.")
 	m.bytes = m.set.Gauge("newest_bytes", "The size of the newest backup that this process made.")
 	m.interval = m.set.Gauge("interval_seconds", "How often the process makes a backup; 0 = only when it is asked to.")
@@ -115,7 +117,7 @@ func (m *backupMaker) openBackups(ctx context.Context) (b *backup.Backups, done 
 	if store == nil {
 		return nil, nil, errNoBackups
 	}
-	return backup.New(store, backup.Options{FS: a.opts.Host.FS, Now: a.opts.Host.Now, Random: a.opts.Host.Random.Named("backups")}), done, nil
+	return backup.New(store, backup.Options{FS: a.opts.Host.FS, Now: a.opts.Host.Now, Random: m.random}), done, nil
 }
 
 // makeBackup makes a backup, after the one that is being made.
@@ -127,13 +129,17 @@ func (m *backupMaker) makeBackup(ctx context.Context) (info backup.Info, err err
 	}
 	defer func() { <-m.turn }()
 	start := time.Now()
+	defer func() {
+		if err != nil {
+			m.made.WithLabelValues(backupFailed).Inc()
+		}
+	}()
 	b, done, err := m.openBackups(ctx)
 	if err != nil {
 		return info, err
 	}
 	defer func() { err = errors.Join(err, done()) }()
 	if info, err = m.copyMetadata(ctx, b); err != nil {
-		m.made.WithLabelValues(backupFailed).Inc()
 		return info, err
 	}
 	m.made.WithLabelValues(backupMade).Inc()

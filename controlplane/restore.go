@@ -60,16 +60,35 @@ func ReadState(ctx context.Context, store kv.Store) (StoredCategories, error) {
 }
 
 // CopyRest copies everything but the categories from one control store into another that has none of it: consumer groups and
-// writer slots, for example.
-func CopyRest(ctx context.Context, from, to kv.Store) error {
+// writer slots, for example. edit returns the value to write for that of a key; nil copies all values as they are.
+func CopyRest(ctx context.Context, from, to kv.Store, edit func(key string, value []byte) []byte) error {
+	ofCategories := []string{categoryPrefix, droppedPrefix, retiringPrefix, nextIDKey}
+	var ops []kv.Op
+	write := func() error {
+		for _, part := range kv.SplitOps(ops, 0) {
+			if _, err := to.Commit(ctx, part...); err != nil {
+				return err
+			}
+		}
+		ops = ops[:0]
+		return nil
+	}
 	err := forEach(ctx, from, "", func(e kv.Entry) error {
-		ofCategories := []string{categoryPrefix, droppedPrefix, retiringPrefix, nextIDKey}
 		if slices.ContainsFunc(ofCategories, func(prefix string) bool { return strings.HasPrefix(e.Key, prefix) }) {
 			return nil
 		}
-		_, err := to.Commit(ctx, kv.Put(e.Key, e.Value).If(0))
-		return err
+		value := e.Value
+		if edit != nil {
+			value = edit(e.Key, value)
+		}
+		if ops = append(ops, kv.Put(e.Key, value).If(0)); len(ops) < kv.MaxOps {
+			return nil
+		}
+		return write()
 	})
+	if err == nil {
+		err = write()
+	}
 	if err != nil {
 		return fmt.Errorf("controlplane: copy groups, slots and other keys: %w", err)
 	}

@@ -48,7 +48,7 @@ func TestWriteAndReadState(t *testing.T) {
 	}
 	rest := memkv.New()
 	defer rest.Close()
-	if err := CopyRest(t.Context(), store, rest); err != nil {
+	if err := CopyRest(t.Context(), store, rest, nil); err != nil {
 		t.Fatal(err)
 	}
 	page, err := rest.Range(t.Context(), kv.KeyRange{})

@@ -66,7 +66,7 @@ Every flag can be given in the environment as SCRIBE_ and its name in capitals, 
 		return usageError(fmt.Errorf("%w; run %q for the list of flags", unknownFlag(cmd, flagError(err)), cmd.CommandPath()+" --help"))
 	})
 	root.AddCommand(newUp(), newServe(), newAgent(), newCategory(), newProduce(), newTail(), newQuery(), newSchema(), newGroup(), newKey(), newNode(), newStatus(), newTop(), newDoctor(), newDebug(),
-		newCert(), newToken(), newGrant(), newRevoke(), newGrants(), newAccess(), newQuota(), newInspect(), newRecover(), newBench(), newReady(), newVersion())
+		newCert(), newToken(), newGrant(), newRevoke(), newGrants(), newAccess(), newQuota(), newInspect(), newRecover(), newBackup(), newRestore(), newBench(), newReady(), newVersion())
 	prepareCommands(root)
 	return root
 }

@@ -13,6 +13,7 @@ import (
 	"scribe/cmd/scribe/app"
 	"scribe/cmd/scribe/recovery"
 	"scribe/internal/base/config"
+	"scribe/storage/backup"
 	"scribe/storage/blob"
 )
 
@@ -88,6 +89,8 @@ func recoverMetadata(ctx context.Context, c app.Config, o app.RecoverOptions, st
 		return &codedError{code: exitNotFound, err: err}
 	case errors.Is(err, blob.ErrDenied):
 		return &codedError{code: exitDenied, err: err}
+	case errors.Is(err, backup.ErrDamaged):
+		return &codedError{code: exitPartly, err: err}
 	case errors.Is(err, blob.ErrUnavailable):
 		return &codedError{code: exitUnavailable, err: err}
 	case err != nil:
@@ -96,6 +99,9 @@ func recoverMetadata(ctx context.Context, c app.Config, o app.RecoverOptions, st
 	show.showOmitted()
 	if err := printJSON(stdout, summaryJSON(done, o, time.Since(start))); err != nil {
 		return err
+	}
+	if done.Backup != nil {
+		printRestored(stderr, done.Backup)
 	}
 	if len(done.Claims) > 0 {
 		fmt.Fprintf(stderr, "retention deletes nothing until it starts with --retention-adopt %s; first check that the recovered data is complete\n", strings.Join(done.Claims, ","))
@@ -169,6 +175,8 @@ type recoverLine struct {
 	Boundary time.Time `json:"boundary"`
 	NextID   uint64    `json:"next_category_id"`
 	Claims   []string  `json:"collector_claims,omitempty"`
+	Backup   string    `json:"backup,omitempty"`
+	BackupAt time.Time `json:"backup_created,omitzero"`
 }
 
 func summaryJSON(r *app.Recovered, o app.RecoverOptions, took time.Duration) recoverLine {
@@ -178,8 +186,12 @@ func summaryJSON(r *app.Recovered, o app.RecoverOptions, took time.Duration) rec
 		}
 		return timeOf(micros)
 	}
-	return recoverLine{
+	line := recoverLine{
 		To: o.To, DryRun: o.DryRun, Seconds: took.Seconds(), BlobCounts: r.BlobCounts, Categories: len(r.Categories), Dropped: len(r.Dropped),
 		LogCounts: r.LogCounts, Oldest: at(r.Oldest), Newest: at(r.Newest), Boundary: at(r.Boundary), NextID: r.NextID, Claims: r.Claims,
 	}
+	if b := r.Backup; b != nil {
+		line.Backup, line.BackupAt = b.Name, at(b.Created)
+	}
+	return line
 }

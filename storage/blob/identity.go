@@ -45,6 +45,15 @@ func validIdentity(identity string) bool {
 	return len(identity) == identityLength && strings.Trim(identity, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") == ""
 }
 
+// ReadIdentity returns the store's identity; "" if it has none, since nobody has used it.
+func ReadIdentity(ctx context.Context, s Store) (string, error) {
+	identity, err := readIdentity(ctx, s)
+	if errors.Is(err, ErrNotFound) {
+		return "", nil
+	}
+	return identity, err
+}
+
 // Identify returns the store's identity. A store without one gets the one that draw returns, unless another process is faster.
 func Identify(ctx context.Context, s Store, draw func() string) (string, error) {
 	identity, err := readIdentity(ctx, s)

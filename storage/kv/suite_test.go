@@ -35,6 +35,7 @@ func runSuite(t *testing.T, h storeFactory) {
 		{"Ownership", testOwnership},
 		{"Range", testRange},
 		{"RangeBytes", testRangeBytes},
+		{"ReadAll", testReadAll},
 		{"Reopen", testReopen},
 		{"Closed", testClosed},
 		{"WatchReplay", testWatchReplay},
@@ -343,6 +344,34 @@ func testRangeBytes(t *testing.T, h storeFactory) {
 	}
 	if total != n {
 		t.Fatalf("%d entries over all pages, want %d", total, n)
+	}
+}
+
+// testReadAll reads more than a page at one revision, while entries change, come and go.
+func testReadAll(t *testing.T, h storeFactory) {
+	s := openStore(t, h.Open)
+	value := make([]byte, kv.MaxValue)
+	const n = kv.MaxRangeBytes/kv.MaxValue + 3
+	revision := uint64(0)
+	for i := range n {
+		revision = mustCommit(t, s, kv.Put(fmt.Sprintf("k%02d", i), value))
+	}
+	var keys []string
+	at, err := kv.ReadAll(t.Context(), s, func(e kv.Entry) error {
+		if keys = append(keys, e.Key); len(keys) == 1 {
+			mustCommit(t, s, kv.Put(fmt.Sprintf("k%02d", n-1), []byte("changed")), kv.Delete(fmt.Sprintf("k%02d", n-2)), kv.Put("later", nil))
+		}
+		if len(e.Value) != len(value) || e.Revision > revision {
+			t.Errorf("%s has %d bytes at revision %d, of a read at %d", e.Key, len(e.Value), e.Revision, revision)
+		}
+		return nil
+	})
+	if err != nil || len(keys) != n || !slices.IsSorted(keys) || at < revision {
+		t.Fatalf("%d entries at revision %d, %v; want %d at %d", len(keys), at, err, n, revision)
+	}
+	boom := errors.New("boom")
+	if _, err := kv.ReadAll(t.Context(), s, func(kv.Entry) error { return boom }); !errors.Is(err, boom) {
+		t.Errorf("an error of the function became %v", err)
 	}
 }
 

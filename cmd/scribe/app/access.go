@@ -44,6 +44,8 @@ var accessRules = map[string]callers{
 
 	scribev1connect.BatchServiceSubmitProcedure: members,
 
+	scribev1connect.BackupServiceCreateBackupProcedure: operators,
+
 	scribev1connect.AccessServiceIssueTokenProcedure:   operators,
 	scribev1connect.AccessServiceListTokensProcedure:   operators,
 	scribev1connect.AccessServiceRevokeTokenProcedure:  operators,

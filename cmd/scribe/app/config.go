@@ -85,6 +85,8 @@ type Config struct {
 	Inputs InputsConfig `yaml:"inputs" check:"off"`
 	// Blobs is where payloads are kept.
 	Blobs BlobConfig `yaml:"blobs" check:"off"`
+	// Backup says where backups of the metadata are kept, and how often one is made.
+	Backup BackupConfig `yaml:"backup"`
 	// Region is the name of the region of this cell, in pointers to what it stores; the same in all its processes. Empty where there is
 	// one region.
 	Region string `yaml:"region" flag:"region" help:"name of this cell's region, the same in all its processes; only where there are several"`
@@ -211,6 +213,7 @@ func (c *Config) Validate() error {
 	}
 	c.checkMemory(v)
 	c.checkFlight(v)
+	c.checkBackup(v)
 	sized := *c
 	sized.Region = ""
 	for _, n := range []*int64{&sized.Scribed.MemoryBytes, &sized.WriteProxy.MemoryBytes, &sized.Batcher.MemoryBytes} {

@@ -32,7 +32,7 @@ func (a *App) openMetalog() error {
 	// An engine that failed to write refuses all calls: only a new process can reopen its folder.
 	watchFailure(a, engine.Failed(), func(struct{}) error { return fmt.Errorf("metalog: %w", engine.Err()) })
 	a.readinessChecks = append(a.readinessChecks, engine.Err)
-	a.parts.log = engine
+	a.parts.log, a.parts.engine = engine, engine
 	a.provideServices(rpc.Services{Metalog: remote.NewServer(engine)})
 	if a.overLoopback() {
 		client := remote.NewClient(rpc.NewMetalogClient(a.parts.loopback, loopbackURL))

@@ -31,6 +31,7 @@ import (
 	"scribe/storage/blob/encryption"
 	"scribe/storage/kv"
 	"scribe/storage/metalog"
+	"scribe/storage/metalog/pebblelog"
 	"scribe/writeproxy"
 )
 
@@ -54,6 +55,7 @@ var modules = []module{
 	{"control gateway", func(*Config) bool { return true }, (*App).startControlGateway},
 	{"blob store", (*Config).needsBlobs, (*App).startBlobs},
 	{"metalog", (*Config).usesMetalog, (*App).startMetalog},
+	{"backups", (*Config).makesBackups, (*App).startBackups},
 	{"catalog", (*Config).needsCategories, (*App).startCatalog},
 	{"member list", func(c *Config) bool { return c.hasAny(WriteProxy, Batcher, ReadStream, ReadProxy, Sequencer) }, (*App).startMembers},
 	{firstRole, func(c *Config) bool { return c.Has(Batcher) }, (*App).startBatcher},
@@ -93,7 +95,11 @@ type sharedParts struct {
 	access  rpc.AccessService  // where who may do what is kept; nil for an agent alone
 	rights  *access.View       // what the process knows of that; nil for an agent alone
 	log     metalog.Log
-	blobs   blob.Store
+	// engine and controlStore are this process's own: its engine or replica of the logs, and the store of its control plane; nil without the role.
+	engine       *pebblelog.Engine
+	controlStore kv.Store
+	backups      *backupMaker // nil where none can be made
+	blobs        blob.Store
 	// keys are those of encrypted categories, by the region of the store that has them, "" for this cell's.
 	keys map[string]*encryption.Keys
 	// observedBlobs is blobs, of which is known whether it fails; nil without a store.
@@ -136,6 +142,7 @@ func (a *App) startControlPlane(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	a.parts.controlStore = store
 	// Others take ids from a shared store at any time, so there is nothing to compare the logs with.
 	if a.cfg.replicates() {
 		err = a.checkRevision(ctx, store)

@@ -18,6 +18,7 @@ import (
 
 	"scribe/cmd/scribe/recovery"
 	"scribe/controlplane"
+	"scribe/controlplane/group"
 	"scribe/internal/base/config"
 	"scribe/internal/base/durable"
 	"scribe/internal/cell/catalog"
@@ -39,6 +40,11 @@ type RecoverOptions struct {
 	To string
 	// Catalog is a copy of the categories: a file that a role keeps, or the folder of a control store that no process uses. Empty for none.
 	Catalog string
+	// Backup is the name of a backup to begin with, or LatestBackup, where the configuration keeps backups; empty for none. It has the categories, so there is no
+	// Catalog then.
+	Backup string
+	// Until, if it is not zero, is the moment to restore: what is later has placeholders.
+	Until time.Time
 	// DryRun builds nothing, and does not keep what it read.
 	DryRun bool
 	// Workers is how many footers are read at a time; 0 for the default.
@@ -56,11 +62,16 @@ type RecoverOptions struct {
 // Recovered is the result of Recover.
 type Recovered struct {
 	recovery.Report
+	// Backup is the backup with which the folder begins; nil without one.
+	Backup *RestoredBackup
 	// Boundary is the engine's: no older blob can be committed any more. Unix microseconds.
 	Boundary int64
 	// Claims are keys in the blob store that keep retention from working until it adopts them: the newest of each cell.
 	Claims []string
 }
+
+// restoreSuffix is workSuffix where a recovery begins with a backup.
+const restoreSuffix = ".restoring"
 
 // workSuffix is the suffix of the folder in which a recovery works, next to the folder that it creates.
 const workSuffix = ".recovering"
@@ -80,7 +91,7 @@ func Recover(ctx context.Context, c Config, o RecoverOptions) (_ *Recovered, err
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, release()) }()
-	known, err := readCatalog(ctx, o, filepath.Join(work, "catalog"))
+	known, err := readCatalog(ctx, o, filepath.Join(work, catalogWork))
 	if err != nil {
 		return nil, err
 	}
@@ -91,8 +102,16 @@ func Recover(ctx context.Context, c Config, o RecoverOptions) (_ *Recovered, err
 	defer func() { err = errors.Join(err, store.Close()) }()
 	m := &folderBuilder{o: o, work: work, data: filepath.Join(work, "data"), store: store, known: known, source: c.blobSource()}
 	m.lag = c.Retention.Grace + c.Retention.BoundaryStep + time.Hour
+	if o.Backup != "" {
+		if err := m.fetchBackup(ctx, &c); err != nil {
+			return nil, fmt.Errorf("restore: %w", err)
+		}
+	}
 	return m.buildFolder(ctx)
 }
+
+// catalogWork is the subfolder of the folder to work in with a copy of the control store.
+const catalogWork = "catalog"
 
 // blobSource names the store of payloads.
 func (c *Config) blobSource() string {
@@ -119,7 +138,9 @@ func workFolder(o RecoverOptions) (work string, release func() error, err error)
 	case len(names) > 0:
 		return "", nil, fmt.Errorf("%s is not empty: %w: give another folder", o.To, ErrExists)
 	}
-	work = filepath.Clean(o.To) + workSuffix
+	if work = filepath.Clean(o.To) + workSuffix; o.Backup != "" {
+		work = filepath.Clean(o.To) + restoreSuffix
+	}
 	release, err = lockData(fsys, work)
 	return work, release, err
 }
@@ -180,12 +201,16 @@ type folderBuilder struct {
 	source     string
 	store      blob.Store
 	known      *recovery.Catalog
+	// backup is the one with which the folder begins, base its logs; nil without one.
+	backup     *RestoredBackup
+	base       *pebblelog.Copy
 	quarantine []byte
 	// lag is how long ago the boundary of retention's claim was the present at most, while retention runs. An hour is for clocks.
 	lag time.Duration
 }
 
-func (m *folderBuilder) buildFolder(ctx context.Context) (*Recovered, error) {
+func (m *folderBuilder) buildFolder(ctx context.Context) (_ *Recovered, err error) {
+	defer func() { err = errors.Join(err, m.closeBase()) }()
 	// The folder of an interrupted recovery is useless, but what it read is kept.
 	if err := m.o.Host.FS.RemoveAll(m.data); err != nil {
 		return nil, recoverError(err)
@@ -194,7 +219,7 @@ func (m *folderBuilder) buildFolder(ctx context.Context) (*Recovered, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &Recovered{Claims: claims}
+	out := &Recovered{Claims: claims, Backup: m.backup}
 	var sink recovery.Sink
 	var logs *pebblelog.Restorer
 	if !m.o.DryRun {
@@ -212,7 +237,10 @@ func (m *folderBuilder) buildFolder(ctx context.Context) (*Recovered, error) {
 	if err != nil {
 		return nil, err
 	}
-	if report.Blobs == 0 && report.Damaged == 0 && report.Newer == 0 {
+	if err := m.closeBase(); err != nil {
+		return nil, err
+	}
+	if m.backup == nil && report.Blobs == 0 && report.Damaged == 0 && report.Newer == 0 {
 		return nil, fmt.Errorf("%s: %w", m.source, ErrNothing)
 	}
 	out.Report = *report
@@ -232,9 +260,15 @@ func (m *folderBuilder) runRecovery(ctx context.Context, boundary int64, sink re
 	}
 	cfg.Scratch, cfg.Source, cfg.Catalog = filepath.Join(m.work, "scratch"), m.source, m.known
 	cfg.Workers = cmp.Or(m.o.Workers, cfg.Workers)
-	return recovery.Run(ctx, cfg, recovery.Deps{
-		FS: m.o.Host.FS, Blobs: m.store, Now: m.o.Host.Now, Progress: m.o.Progress, Found: m.recordFinding,
-	}, sink)
+	deps := recovery.Deps{FS: m.o.Host.FS, Blobs: m.store, Now: m.o.Host.Now, Progress: m.o.Progress, Found: m.recordFinding}
+	if m.backup != nil {
+		cfg.Source += ", with backup " + m.backup.Name
+		deps.Base, deps.Watermark = m.base, m.backup.Watermark
+		if !m.o.Until.IsZero() {
+			cfg.Until = m.o.Until.UnixMicro()
+		}
+	}
+	return recovery.Run(ctx, cfg, deps, sink)
 }
 
 // recordFinding keeps the findings that people must look at, and passes each on.
@@ -337,11 +371,15 @@ func (m *folderBuilder) writeCategories(ctx context.Context, out *Recovered) (er
 	if err != nil || m.known == nil || m.known.NextID == 0 {
 		return err
 	}
-	before, err := pebblekv.Open(pebblekv.DefaultConfig(filepath.Join(m.work, "catalog")), pebblekv.Deps{FS: m.o.Host.FS, Logger: m.o.Logger})
+	before, err := pebblekv.Open(pebblekv.DefaultConfig(filepath.Join(m.work, catalogWork)), pebblekv.Deps{FS: m.o.Host.FS, Logger: m.o.Logger})
 	if err != nil {
 		return fmt.Errorf("catalog: %w", err)
 	}
-	return errors.Join(controlplane.CopyRest(ctx, before, store), before.Close())
+	var edit func(key string, value []byte) []byte
+	if m.backup != nil {
+		edit = group.RestoreValue
+	}
+	return errors.Join(controlplane.CopyRest(ctx, before, store, edit), before.Close())
 }
 
 // recoveryLine is a finding of a recovery as JSON.

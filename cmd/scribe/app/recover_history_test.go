@@ -151,17 +151,22 @@ func (l *line) Sequences(ctx context.Context, s record.ShardID, producers []uint
 // world is a cell of batchers over an engine and a store in memory.
 type world struct {
 	t      *testing.T
+	fs     vfs.FS // of the engine
 	engine *pebblelog.Engine
 	store  *memory.Store
 	rng    *rand.Rand
 	lives  uint64
 	// next are the sequences of the producers of the category once, by logical shard and producer.
 	next map[[2]uint64]uint64
+	// base is a copy of the logs, with its watermark, with which a recovery begins; nil for none.
+	base      *pebblelog.Copy
+	watermark int64
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
 	t.Helper()
-	engine, err := pebblelog.Open("log", pebblelog.Options{FS: vfs.NewMem()})
+	fs := vfs.NewMem()
+	engine, err := pebblelog.Open("log", pebblelog.Options{FS: fs})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +175,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 			t.Error(err)
 		}
 	})
-	return &world{t: t, engine: engine, store: memory.New(), rng: rand.New(rand.NewPCG(seed, 5)), next: map[[2]uint64]uint64{}}
+	return &world{t: t, fs: fs, engine: engine, store: memory.New(), rng: rand.New(rand.NewPCG(seed, 5)), next: map[[2]uint64]uint64{}}
 }
 
 // batcher starts a batcher with a writer slot.
@@ -390,9 +395,11 @@ func (w *world) recover(catalog *recovery.Catalog) (*pebblelog.Engine, *recovery
 	cfg := config.Defaults[recovery.Config]()
 	cfg.Scratch, cfg.Catalog, cfg.Workers = filepath.Join(dir, "scratch"), catalog, 3
 	var findings []recovery.Finding
-	report, err := recovery.Run(w.t.Context(), cfg, recovery.Deps{
-		Blobs: w.store, Found: func(f recovery.Finding) error { findings = append(findings, f); return nil },
-	}, logs)
+	deps := recovery.Deps{Blobs: w.store, Found: func(f recovery.Finding) error { findings = append(findings, f); return nil }}
+	if w.base != nil {
+		deps.Base, deps.Watermark = w.base, w.watermark
+	}
+	report, err := recovery.Run(w.t.Context(), cfg, deps, logs)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -474,15 +481,64 @@ func (w *world) sameProducers(got *pebblelog.Engine, shard record.ShardID) {
 func TestRecoverHistories(t *testing.T) {
 	for seed := range testsize.Test[uint64](12, 4, 2) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { recoverHistory(t, seed) })
+			synctest.Test(t, func(t *testing.T) { recoverHistory(t, seed, false) })
 		})
 	}
 }
 
-func recoverHistory(t *testing.T, seed uint64) {
+// TestRestoreHistories does the same with a copy of the logs that is made while batchers write and are killed. What it has comes from it, and what was committed since from the blobs.
+func TestRestoreHistories(t *testing.T) {
+	for seed := range testsize.Test[uint64](12, 4, 2) {
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { recoverHistory(t, 1000+seed, true) })
+		})
+	}
+}
+
+// copyLogs makes a copy of the logs after a while, which is a part of a second.
+func (w *world) copyLogs() (done func()) {
+	var copying sync.WaitGroup
+	delay := time.Duration(w.rng.IntN(100)) * time.Millisecond
+	copying.Go(func() {
+		<-time.After(delay)
+		err := w.engine.WithCopy(w.t.Context(), func(dir string, watermark int64) error {
+			w.watermark = watermark
+			_, err := vfs.Clone(w.fs, w.fs, dir, "base")
+			return err
+		})
+		if err == nil {
+			w.base, err = pebblelog.OpenCopy("base", pebblelog.Options{FS: w.fs})
+		}
+		if err != nil {
+			w.t.Error(err)
+			return
+		}
+		w.t.Cleanup(func() {
+			if err := w.base.Close(); err != nil {
+				w.t.Error(err)
+			}
+		})
+	})
+	return copying.Wait
+}
+
+func recoverHistory(t *testing.T, seed uint64, base bool) {
 	w := newWorld(t, seed)
 	for range 1 + w.rng.IntN(3) {
 		w.live(40, false)
+	}
+	if base {
+		// What is older can't be committed any more, so the footers of those blobs are not needed.
+		<-time.After(time.Minute)
+		if _, err := w.engine.AdvanceBoundary(t.Context(), time.Now().UnixMicro()-1_000_000); err != nil {
+			t.Fatal(err)
+		}
+		done := w.copyLogs()
+		w.live(60, false)
+		done()
+		if w.base == nil {
+			return
+		}
 	}
 	<-time.After(2 * time.Hour) // what is in the category brief expires
 	w.collect()
@@ -514,6 +570,9 @@ func recoverHistory(t *testing.T, seed uint64) {
 		if f.Kind == recovery.FindingConflict || f.Kind == recovery.FindingContradiction || f.Kind == recovery.FindingGap {
 			t.Errorf("%+v", f)
 		}
+	}
+	if base && (report.Settled == 0 || report.Copied == 0 || report.Copied == report.Records) {
+		t.Errorf("%d blobs settled, %d records of %d from the copy", report.Settled, report.Copied, report.Records)
 	}
 	t.Logf("%d blobs: %d committed, %d void, %d uncertain; %d records in %d logs", report.Blobs, report.Committed, report.Void, report.Uncertain, report.Records, report.Logs)
 	w.goOn(got)

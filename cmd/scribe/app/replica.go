@@ -44,6 +44,7 @@ func (a *App) openReplica() error {
 	// A replica whose folder failed, or whose journal went back or has ended, refuses all calls: only a new process can reopen it.
 	watchFailure(a, engine.Failed(), func(struct{}) error { return a.explainHalt(engine.Err()) })
 	a.readinessChecks = append(a.readinessChecks, engine.Err)
+	a.parts.engine = engine
 	a.provideServices(rpc.Services{Metalog: remote.NewServer(engine)})
 	a.parts.replica = func() (*scribev1.ReplicaStatus, []*scribev1.EtcdMember) { return replicaStatus(engine), etcdMembers(j) }
 	if a.parts.node != nil {

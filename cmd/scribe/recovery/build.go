@@ -33,19 +33,30 @@ func (r *recoveryRun) buildLogs(ctx context.Context) error {
 	}
 	v := newOutcomeTable(r.scratch)
 	r.report.Origin = record.LSN(max(r.now, r.report.Newest, r.cfg.TrimmedUntil)) //nolint:gosec // times after 1970
-	err = r.scratch.eachShard(ctx, func(shard record.ShardID) error {
-		l := &logBuilder{r: r, v: v, shard: shard, category: plan.names[shard.Category()], retention: plan.retention[shard.Category()]}
-		if plan.deleted[shard.Category()] {
+	build := func(shard record.ShardID, base *metalog.State) error {
+		category := shard.Category()
+		l := &logBuilder{r: r, v: v, shard: shard, base: base, category: plan.names[category], retention: plan.retention[category]}
+		if plan.deleted[category] {
 			return l.countDeleted(ctx)
 		}
-		l.sealed = plan.dropped[shard.Category()]
+		l.sealed = plan.dropped[category]
 		if err := l.buildLog(ctx); err != nil {
 			return err
 		}
-		if at, sequenced := plan.sources[shard.Category()]; sequenced {
-			plan.sources[shard.Category()] = append(at, sequencedFrom{shard, l.first})
+		if at, sequenced := plan.sources[category]; sequenced {
+			plan.sources[category] = append(at, sequencedFrom{shard, l.first})
 		}
 		return nil
+	}
+	if err := r.buildFromBase(ctx, plan, build); err != nil {
+		return err
+	}
+	err = r.scratch.eachShard(ctx, func(shard record.ShardID) error {
+		base, err := r.baseState(shard)
+		if err != nil || base != nil {
+			return err
+		}
+		return build(shard, nil)
 	})
 	if err != nil {
 		return err
@@ -60,6 +71,33 @@ func (r *recoveryRun) buildLogs(ctx context.Context) error {
 	r.report.Categories, r.report.Dropped, r.report.NextID = plan.categories, plan.keep, plan.nextID
 	r.deps.Progress("records", r.report.Records)
 	return r.countBlobs(ctx, v)
+}
+
+// buildFromBase builds the logs that the base has. Those of categories that do not exist any more are left out, and the categories are retired.
+func (r *recoveryRun) buildFromBase(ctx context.Context, plan *categoryPlan, build func(record.ShardID, *metalog.State) error) error {
+	if r.deps.Base == nil {
+		return nil
+	}
+	r.deps.Base.Retired(func(first, last uint32) {
+		for id := uint64(first); id <= uint64(last); id++ {
+			r.sink.Retire(uint32(id)) //nolint:gosec // at most last
+		}
+	})
+	exists := map[uint32]bool{}
+	for _, cat := range slices.Concat(plan.categories, plan.keep) {
+		exists[cat.GetId()] = true
+	}
+	return r.deps.Base.States(ctx, func(st metalog.State) error {
+		category := st.Shard.Category()
+		switch {
+		case category == 0, sequenced.Reserved(st.Shard): // the lease of retention, and what is sequenced anew
+			return nil
+		case !exists[category]:
+			r.sink.Retire(category)
+			return nil
+		}
+		return build(st.Shard, &st)
+	})
 }
 
 // sequencedFrom is the position at which the sequencer begins in a log.
@@ -131,6 +169,12 @@ type logBuilder struct {
 	// retention is that of the category, in microseconds.
 	retention int64
 	sealed    bool
+	// base is the state of the log in the base; nil without one. Until known, all records of the log are known: those that the base lacks are later.
+	base  *metalog.State
+	known int64
+	gone  goneRun
+	// cutFrom is the first record that is later than the moment that is restored, 0 before it was met. So are all after it.
+	cutFrom record.LSN
 
 	epoch       uint64
 	first, next record.LSN // 0 while there is no record
@@ -155,8 +199,16 @@ func (l *logBuilder) buildLog(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.epoch = epochs[len(epochs)-1].epoch
+	if len(epochs) > 0 { // else no blob is later than the base
+		l.epoch = epochs[len(epochs)-1].epoch
+	}
+	if err := l.copyBase(ctx); err != nil {
+		return err
+	}
 	err = l.r.scratch.eachPosition(ctx, l.shard, func(claims []positionClaim) error {
+		if l.base != nil && claims[0].lsn < l.base.NextLSN {
+			return nil
+		}
 		c, known, err := l.standingClaim(claims)
 		if err != nil || c == nil {
 			return err
@@ -167,15 +219,24 @@ func (l *logBuilder) buildLog(ctx context.Context) error {
 		return err
 	}
 	// When a writer opened the log, everything below its start was committed, including lost records.
-	if last := epochs[len(epochs)-1]; last.exact && last.lsn > l.next {
-		if l.next == 0 {
-			l.first, l.next = last.lsn, last.lsn
-		} else if err := l.fillGap(last.lsn); err != nil {
-			return err
+	if len(epochs) > 0 {
+		if last := epochs[len(epochs)-1]; last.exact && last.lsn > l.next {
+			if l.next == 0 {
+				l.first, l.next = last.lsn, last.lsn
+			} else if err := l.fillGap(last.lsn); err != nil {
+				return err
+			}
 		}
 	}
 	if err := l.checkEnd(); err != nil {
 		return err
+	}
+	if l.cutFrom >= max(l.first, 1) && l.cutFrom < l.next {
+		if err := l.r.deps.Found(Finding{
+			Kind: FindingCut, Category: l.category, Shard: l.shard, From: l.cutFrom, To: l.next, Reason: "they are later than the moment to restore: readers get a gap",
+		}); err != nil {
+			return err
+		}
 	}
 	l.r.report.Logs++
 	l.r.report.Clock = max(l.r.report.Clock, l.time)
@@ -188,6 +249,9 @@ func (l *logBuilder) buildLog(ctx context.Context) error {
 // earlier recovery, so that is the first LSN found. A log that began at LSN 1 would have had a record in each microsecond of half of the
 // time since 1970 to come that far.
 func (l *logBuilder) originLSN() record.LSN {
+	if l.base != nil && l.base.Origin != 0 && !l.restarted {
+		return l.base.Origin
+	}
 	if l.first >= l.r.report.Origin/2 {
 		return l.first
 	}
@@ -200,7 +264,7 @@ func (l *logBuilder) originLSN() record.LSN {
 // A sealed log gets no records.
 func (l *logBuilder) checkEnd() error {
 	l.first, l.next = max(l.first, record.FirstLSN), max(l.next, record.FirstLSN)
-	if l.sealed || l.records > 0 && !l.mayHaveLostEnd() {
+	if l.sealed || (l.records > 0 || l.base != nil) && !l.mayHaveLostEnd() {
 		return nil
 	}
 	to := max(l.r.report.Origin, l.next)
@@ -221,8 +285,11 @@ func (l *logBuilder) mayHaveLostEnd() bool {
 	if l.r.cfg.TrimmedUntil == 0 {
 		return false
 	}
-	return l.time+l.retention <= min(l.r.now, max(l.r.cfg.TrimmedUntil, l.r.report.Newest))
+	return l.knownUntil()+l.retention <= min(l.r.now, max(l.r.cfg.TrimmedUntil, l.r.report.Newest))
 }
+
+// knownUntil returns a time: records that were not found in the log so far are later.
+func (l *logBuilder) knownUntil() int64 { return max(l.time, l.known) }
 
 // restartAt lets the log begin at an LSN, after records that have expired.
 func (l *logBuilder) restartAt(lsn record.LSN) {
@@ -273,8 +340,17 @@ func (l *logBuilder) appendRecord(c *positionClaim, known blobOutcome) error {
 	}
 	// The engine's time was later than the blob's creation. Writers' clocks may be ahead; the engine's was never ahead of the
 	// present.
-	l.time = max(l.time, min(c.blob.Time(), l.r.now), 1)
-	if err := l.r.sink.Record(l.shard, c.lsn, l.time, c.data); err != nil {
+	l.time = max(l.time, min(c.blob.Time(), l.r.now), l.known, 1)
+	data, messages := c.data, p.Messages
+	// Its place stays taken: who has read it goes on after it. So do the sequences of its producers.
+	if l.cutFrom == 0 && l.r.cfg.Until != 0 && c.blob.Time() > l.r.cfg.Until {
+		l.cutFrom = c.lsn
+	}
+	if l.cutFrom != 0 {
+		data, messages = []byte(CutRecord), 0
+		l.r.report.Cut++
+	}
+	if err := l.r.sink.Record(l.shard, c.lsn, l.time, data); err != nil {
 		return err
 	}
 	for _, q := range p.Sequences {
@@ -285,15 +361,20 @@ func (l *logBuilder) appendRecord(c *positionClaim, known blobOutcome) error {
 	}
 	l.next = c.lsn + 1
 	l.records++
-	l.r.report.Records++
-	l.r.report.Messages += int64(p.Messages)
+	l.countRecord(messages)
 	if known == outcomeUncertain {
 		l.r.report.UncertainRecords++
 	}
+	return nil
+}
+
+// countRecord counts a record that was written.
+func (l *logBuilder) countRecord(messages uint32) {
+	l.r.report.Records++
+	l.r.report.Messages += int64(messages)
 	if l.r.report.Records%4096 == 0 {
 		l.r.deps.Progress("records", l.r.report.Records)
 	}
-	return nil
 }
 
 // fillGap handles missing records before a position. Retention deletes blobs in the order in which they become free, not in the
@@ -305,7 +386,7 @@ func (l *logBuilder) appendRecord(c *positionClaim, known blobOutcome) error {
 func (l *logBuilder) fillGap(to record.LSN) error {
 	missing := uint64(to - l.next)
 	finding := Finding{Category: l.category, Shard: l.shard, From: l.next, To: to}
-	expired := l.time+l.retention <= l.r.now || to > record.LSN(l.time) //nolint:gosec // a time after 1970
+	expired := l.knownUntil()+l.retention <= l.r.now || to > record.LSN(l.knownUntil()) //nolint:gosec // a time after 1970
 	if expired || missing > l.r.cfg.MaxFill {
 		finding.Kind = FindingRestart
 		finding.From = l.first
@@ -322,6 +403,7 @@ func (l *logBuilder) fillGap(to record.LSN) error {
 	finding.Reason = fmt.Sprintf("%d records are in no blob: they are lost, and readers get a gap", missing)
 	l.r.report.Gaps++
 	l.r.report.Lost += int64(missing) //nolint:gosec // at most Config.MaxFill
+	l.time = max(l.knownUntil(), 1)
 	for ; l.next < to; l.next++ {
 		if err := l.r.sink.Record(l.shard, l.next, l.time, []byte(LostRecord)); err != nil {
 			return err

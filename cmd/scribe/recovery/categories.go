@@ -119,17 +119,22 @@ func (r *recoveryRun) makePlan(ctx context.Context) (*categoryPlan, error) {
 	if err := rows.loadRows(ctx, r.scratch); err != nil {
 		return nil, err
 	}
-	p := planCategories(rows.rows, r.cfg.Catalog, r.now)
+	retired := func(uint32) bool { return false }
+	if r.deps.Base != nil {
+		retired = r.deps.Base.IsRetired
+	}
+	p := planCategories(rows.rows, r.cfg.Catalog, retired, r.now)
 	return p, r.findKeys(ctx, p.categories)
 }
 
-// findKeys sets the numbers of the keys of encrypted categories that were built from footers.
+// findKeys sets the numbers of the keys of encrypted categories that were built from footers, or may have got newer keys since the copy.
 func (r *recoveryRun) findKeys(ctx context.Context, categories []*scribev1.Category) error {
 	for _, cat := range categories {
-		if !cat.GetEncrypted() || cat.GetKeyGeneration() > 0 {
+		older := r.cfg.Catalog != nil && r.cfg.Catalog.Older
+		if !cat.GetEncrypted() || cat.GetKeyGeneration() > 0 && !older {
 			continue
 		}
-		cat.KeyGeneration = 1
+		cat.KeyGeneration = max(cat.GetKeyGeneration(), 1)
 		for k, err := range encryption.ListKeys(ctx, r.deps.Blobs, encryption.CategoryPrefix(cat.GetId())) {
 			switch {
 			case err == nil, errors.Is(err, encryption.ErrObject): // whether it can be read is for who reads it
@@ -146,11 +151,11 @@ func (r *recoveryRun) findKeys(ctx context.Context, categories []*scribev1.Categ
 // deleted: clocks differ, and copies lag.
 const copyDelay = time.Minute
 
-// planCategories decides which categories exist. It does no I/O.
+// planCategories decides which categories exist. It does no I/O. Categories that a copy of the logs knows as retired were deleted.
 //
 // An id is used for only one category, ids increase, and a name belongs to one category at a time. So a category that is not in a
 // complete copy was deleted, and so was the one with the lower id of two that share a name.
-func planCategories(rows map[uint32]*categoryRow, c *Catalog, now int64) *categoryPlan {
+func planCategories(rows map[uint32]*categoryRow, c *Catalog, retired func(uint32) bool, now int64) *categoryPlan {
 	p := &categoryPlan{dropped: map[uint32]bool{}, deleted: map[uint32]bool{}, names: map[uint32]string{}, retention: map[uint32]int64{}, sources: map[uint32][]sequencedFrom{}, nextID: 1}
 	byName := map[string]*scribev1.Category{}
 	known := map[uint32]bool{}
@@ -159,7 +164,7 @@ func planCategories(rows map[uint32]*categoryRow, c *Catalog, now int64) *catego
 	}
 	complete := false
 	if c != nil {
-		complete = c.NextID != 0
+		complete = c.NextID != 0 && !c.Older
 		for _, cat := range c.Categories {
 			known[cat.GetId()] = true
 			byName[cat.GetName()] = cat
@@ -184,6 +189,10 @@ func planCategories(rows map[uint32]*categoryRow, c *Catalog, now int64) *catego
 		switch {
 		case known[id]:
 			continue
+		case retired(id):
+			p.deleted[id] = true
+			note(row.Name, "id %d is in blobs and retired in the logs of the backup: it was deleted, and its records are passed over", id)
+			continue
 		case complete && uint64(id) < c.NextID, c != nil && !complete && row.First < c.SavedAt-copyDelay.Microseconds():
 			p.deleted[id] = true
 			note(row.Name, "id %d is in blobs and not in the catalog, which is newer: it was deleted, and its records are passed over", id)
@@ -204,9 +213,10 @@ func planCategories(rows map[uint32]*categoryRow, c *Catalog, now int64) *catego
 	for id := range known {
 		p.nextID = max(p.nextID, uint64(id)+1)
 	}
-	if complete {
+	if c != nil {
 		p.nextID = max(p.nextID, c.NextID)
-	} else {
+	}
+	if !complete {
 		p.nextID = min(p.nextID+IDMargin, 1<<32)
 	}
 	p.finishPlan(byName)

@@ -16,17 +16,20 @@ import (
 	"scribe/storage/blob/memory"
 )
 
+// never is for logs of which nothing is known.
+func never(uint32) bool { return false }
+
 // TestCopiedEncryption: what was encrypted since the copy was made stays so.
 func TestCopiedEncryption(t *testing.T) {
 	for _, encrypted := range []bool{false, true} {
 		cat := &scribev1.Category{Name: "a", Id: 3, Shards: 1, Retention: durationpb.New(time.Hour)}
 		rows := map[uint32]*categoryRow{3: {Name: "a", Class: 72, Shards: 1, First: 5, Last: 5, Encrypted: encrypted}}
-		p := planCategories(rows, &Catalog{Categories: []*scribev1.Category{cat}, SavedAt: 10}, 100)
+		p := planCategories(rows, &Catalog{Categories: []*scribev1.Category{cat}, SavedAt: 10}, never, 100)
 		if got := p.categories[0].GetEncrypted(); got != encrypted || (len(p.findings) > 0) != encrypted {
 			t.Errorf("encrypted %v, want %v: %+v", got, encrypted, p.findings)
 		}
 		// The control store is complete, and right.
-		p = planCategories(rows, &Catalog{Categories: []*scribev1.Category{cat}, SavedAt: 10, NextID: 4}, 100)
+		p = planCategories(rows, &Catalog{Categories: []*scribev1.Category{cat}, SavedAt: 10, NextID: 4}, never, 100)
 		if p.categories[0].GetEncrypted() {
 			t.Error("the control store does not count")
 		}
@@ -66,7 +69,7 @@ func TestCopiedLayouts(t *testing.T) {
 			if test.settings > 0 {
 				rows[3].Settings = &layout.Settings{Shards: test.settings}
 			}
-			p := planCategories(rows, c, 100)
+			p := planCategories(rows, c, never, 100)
 			if got := p.categories[0]; len(p.categories) != 1 || got.GetShards() != test.want || got.GetLayoutsForgotten() != test.forgotten || got.GetShardBy() != test.category.GetShardBy() {
 				t.Errorf("recovered %v", got)
 			}
@@ -93,6 +96,8 @@ func TestPlanCategories(t *testing.T) {
 		retired []uint32
 		nextID  uint64
 		notes   []string
+		// known are retired in a copy of the logs.
+		known []uint32
 	}{
 		"nothing": {nextID: 1 + IDMargin},
 		"blobs alone": {
@@ -120,9 +125,16 @@ func TestPlanCategories(t *testing.T) {
 			catalog: &Catalog{Categories: []*scribev1.Category{cat("a", 3)}, Dropped: []*scribev1.Category{cat("dropped", 5)}, NextID: 11},
 			want:    []string{"a 3 9", "later 12 2"}, retired: []uint32{4, 5}, nextID: 13, notes: []string{"it was deleted", "at most the class"},
 		},
+		"a control store that is older than the blobs": {
+			// An id below the next one may have been given out since.
+			rows:    map[uint32]*categoryRow{3: row("a", 5), 4: row("retired", 20*minute), 5: row("erased", 5), 8: row("young", 10*minute)},
+			catalog: &Catalog{Categories: []*scribev1.Category{cat("a", 3)}, NextID: 11, SavedAt: 10 * minute, Older: true},
+			want:    []string{"a 3 9", "young 8 2"}, retired: []uint32{4, 5}, nextID: 11 + IDMargin, known: []uint32{4},
+			notes: []string{"retired in the logs of the backup", "it was deleted", "at most the class"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := planCategories(test.rows, test.catalog, 100*minute)
+			p := planCategories(test.rows, test.catalog, func(id uint32) bool { return slices.Contains(test.known, id) }, 100*minute)
 			var got []string
 			for _, c := range p.categories {
 				got = append(got, fmt.Sprintf("%s %d %d", c.GetName(), c.GetId(), c.GetShards()))
@@ -148,7 +160,7 @@ func TestSettingsOfCategories(t *testing.T) {
 		2: {Name: "sequenced", Class: 1, Shards: 1, Sequenced: true, Bound: true},
 		3: {Name: "bound", Class: 1, Shards: 1, Bound: true},
 		4: {Name: "plain", Class: 24, Shards: 5},
-	}, nil, 7)
+	}, nil, never, 7)
 	for i, want := range []struct {
 		retention  time.Duration
 		shards     uint32

@@ -8,6 +8,9 @@
 //	resolve  decide for each blob whether it was committed: from its writer's later blobs, later epochs and rival claims
 //	build    write the valid claims of each log in the order of LSNs
 //
+// With a [Base], a copy of the logs as a backup has it, only what came later is taken from footers: what the base has decides about
+// blobs that claim its positions, and blobs from below its boundary are not read (docs/adr/0084-backups-go-on-in-the-blobs.md).
+//
 // # Memory
 //
 // Memory use does not grow with blobs or records: they are sorted on disk, in the scratch folder, which takes about 100 bytes for

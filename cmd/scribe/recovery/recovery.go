@@ -8,6 +8,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"scribe/internal/base/config"
+	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob"
@@ -37,6 +38,8 @@ type Config struct {
 	// TrimmedUntil is a time after which retention trimmed nothing unless there are newer blobs, Unix microseconds: what had not expired by
 	// then is in the blobs. 0 means that it never deleted a blob.
 	TrimmedUntil int64
+	// Until, if it is not 0, is the moment to restore, Unix microseconds: later records have placeholders.
+	Until int64
 }
 
 // Validate reports every violation.
@@ -52,8 +55,10 @@ type Catalog struct {
 	// NextID is above every id assigned when the copy was made; 0 if unknown.
 	NextID uint64
 	// SavedAt is the time of the copy, Unix microseconds: older categories that are not in it were deleted. It is not needed with
-	// NextID.
+	// NextID, unless the copy is Older.
 	SavedAt int64
+	// Older says that blobs may be newer than the copy although that has NextID: of ids below it, categories may have been created since.
+	Older bool
 }
 
 // Sink receives recovered logs, one shard after another: first its records in the order of LSNs, then its state. With a nil Sink,
@@ -72,6 +77,10 @@ type Deps struct {
 	Blobs blob.Store
 	// Now is the time of the recovery; defaults to time.Now.
 	Now func() time.Time
+	// Base is a copy of the logs from before the loss; nil if there is none. Every record that it lacks has a persisted time of at least Watermark, Unix
+	// microseconds.
+	Base      Base
+	Watermark int64
 	// Progress, if set, is called with the progress of a phase, several times a second, by one goroutine at a time.
 	Progress func(phase string, done int64)
 	// Found, if set, is called with every finding, by one goroutine at a time.
@@ -101,6 +110,8 @@ const (
 	FindingGap FindingKind = "gap"
 	// FindingRestart: a log begins after a gap, since the records before it have expired or the gap is too long to fill.
 	FindingRestart FindingKind = "restart"
+	// FindingCut: records of a log are later than the moment to restore. They have placeholders.
+	FindingCut FindingKind = "cut"
 	// FindingCategory: a property of a category had to be assumed.
 	FindingCategory FindingKind = "category"
 )
@@ -148,7 +159,7 @@ type Report struct {
 
 // BlobCounts counts what was in the store.
 type BlobCounts struct {
-	// Blobs is the number of blobs whose footers were read; Bytes is the size of all listed ones.
+	// Blobs is the number of blobs whose footers were read, or need not be; Bytes is the size of all listed ones.
 	Blobs int64 `json:"blobs"`
 	Bytes int64 `json:"bytes"`
 	// Read is the number of blobs read by this run; the others were read by an earlier, interrupted run.
@@ -162,6 +173,8 @@ type BlobCounts struct {
 	Newer   int64 `json:"blobs_newer"`
 	Gone    int64 `json:"blobs_gone"`
 	Foreign int64 `json:"foreign_objects"`
+	// Settled counts the blobs that are too old to have been committed after the base, whose footers are not read.
+	Settled int64 `json:"blobs_of_backup,omitempty"`
 }
 
 // LogCounts counts what became of it.
@@ -182,6 +195,9 @@ type LogCounts struct {
 	// Conflicts and Contradictions count what footers could not decide.
 	Conflicts      int64 `json:"conflicts"`
 	Contradictions int64 `json:"contradictions"`
+	// Copied counts the records of the base, Cut those that have placeholders because they are later than the moment to restore.
+	Copied int64 `json:"records_of_backup,omitempty"`
+	Cut    int64 `json:"records_cut,omitempty"`
 }
 
 // Whole reports whether the recovery is complete: nothing is damaged, lost or contradictory.
@@ -197,6 +213,11 @@ type recoveryRun struct {
 	now     int64
 	report  Report
 	sink    Sink
+	// lastBlob is the answer of the last hasBlob.
+	lastBlob struct {
+		id    pointer.BlobID
+		there bool
+	}
 }
 
 // Run recovers metadata from the blobs of a store. The caller makes the sink's logs and the categories of the report durable.
@@ -226,6 +247,9 @@ func Run(ctx context.Context, cfg Config, deps Deps, sink Sink) (_ *Report, err 
 	defer func() { err = errors.Join(err, s.close()) }()
 	r := &recoveryRun{cfg: cfg, deps: deps, scratch: s, now: deps.Now().UnixMicro(), sink: sink}
 	r.report.Clock = r.now
+	if deps.Base != nil {
+		r.report.Clock = max(r.now, deps.Base.Clock())
+	}
 	for _, step := range []func(context.Context) error{r.scanBlobs, r.resolveBlobs, r.buildLogs} {
 		if err := step(ctx); err != nil {
 			return nil, err

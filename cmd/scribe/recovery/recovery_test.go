@@ -126,7 +126,7 @@ func (l *logs) Shard(st metalog.State) error {
 
 func (l *logs) Retire(category uint32) { l.retired = append(l.retired, category) }
 
-// list is what stands: shard, LSN and blob of each record; blob -1 for a lost one.
+// list is what stands: shard, LSN and blob of each record; blob -1 for a lost one, -2 for one that was cut.
 func (l *logs) list(t testing.TB) (out []at) {
 	t.Helper()
 	for s, entries := range l.records {
@@ -134,6 +134,8 @@ func (l *logs) list(t testing.TB) (out []at) {
 			a := at{shard: s, lsn: e.LSN, blob: -1}
 			if p, err := pointer.Decode(e.Data); err == nil {
 				a.blob = int((p.Blob.Time() - created) / 1000)
+			} else if string(e.Data) == CutRecord {
+				a.blob = -2
 			} else if string(e.Data) != LostRecord {
 				t.Errorf("a record is neither a pointer nor lost: %q", e.Data)
 			}

@@ -82,6 +82,9 @@ func (r *recoveryRun) resolveBlobs(ctx context.Context) error {
 	if err := r.applyHistories(ctx, v); err != nil {
 		return err
 	}
+	if err := r.applyBase(ctx, v); err != nil {
+		return err
+	}
 	rivals, err := r.decideAll(ctx, v, "epochs", r.decideByEpoch)
 	for pass := 0; err == nil && rivals > 0; pass++ {
 		// A blob that lost a position has lost all of its positions, which may decide other rival claims.
@@ -137,10 +140,20 @@ func (r *recoveryRun) voidUncertain(ctx context.Context, v *outcomeTable) error 
 // voidInLog voids the uncertain predictions of a log in front of which a record is missing that was not committed when they
 // were built, and the uncertain claims that repeat sequences of l.producers. It returns how many it voided, and completes l.
 func (r *recoveryRun) voidInLog(ctx context.Context, v *outcomeTable, l *openLog) (voided int, err error) {
-	next := record.LSN(0) // after the newest position that a blob has
+	base, err := r.baseState(l.shard)
+	if err != nil {
+		return 0, err
+	}
+	next := record.LSN(0) // after the newest position that a blob or the base has
+	if base != nil {
+		next = base.NextLSN
+	}
 	known := map[uint64]metalog.ProducerState{}
 	l.predictions = 0
 	err = r.scratch.eachPosition(ctx, l.shard, func(claims []positionClaim) error {
+		if base != nil && claims[0].lsn < base.NextLSN {
+			return nil
+		}
 		left, err := v.standing(claims)
 		if err != nil {
 			return err
@@ -155,6 +168,9 @@ func (r *recoveryRun) voidInLog(ctx context.Context, v *outcomeTable, l *openLog
 					return errScratch
 				}
 				sequences = p.Sequences
+				if err := r.lookUpProducers(base, known, sequences); err != nil {
+					return err
+				}
 			}
 			if open {
 				if c.predicted {
@@ -184,6 +200,24 @@ func (r *recoveryRun) voidInLog(ctx context.Context, v *outcomeTable, l *openLog
 		return nil
 	})
 	return voided, err
+}
+
+// lookUpProducers adds the states of producers that the base has to those that are known.
+func (r *recoveryRun) lookUpProducers(base *metalog.State, known map[uint64]metalog.ProducerState, sequences []pointer.Sequence) error {
+	if base == nil {
+		return nil
+	}
+	for _, q := range sequences {
+		if _, ok := known[q.Producer]; ok {
+			continue
+		}
+		p, err := r.deps.Base.Producer(base.Shard, q.Producer)
+		if err != nil {
+			return err
+		}
+		known[q.Producer] = p
+	}
+	return nil
 }
 
 // repeatsAny reports whether any of the sequences is before those that a log expects next, after those in front of it in the same entry:
@@ -223,8 +257,10 @@ func (r *recoveryRun) countRead(ctx context.Context, v *outcomeTable) error {
 		r.report.Bytes += b.Size
 		kind := FindingDamaged
 		switch b.Status {
-		case statusRead:
-			r.report.Blobs++
+		case statusRead, statusSettled:
+			if r.report.Blobs++; b.Status == statusSettled {
+				r.report.Settled++
+			}
 			if r.report.Oldest == 0 || b.Created < r.report.Oldest {
 				r.report.Oldest = b.Created
 			}

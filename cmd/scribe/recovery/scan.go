@@ -81,6 +81,9 @@ func (r *recoveryRun) readBlobs(ctx context.Context, done chan<- readBlob) error
 // errKnown means that an earlier run has read the blob.
 var errKnown = errors.New("read before")
 
+// errSettled means that the blob can't have been committed after the base, which therefore has its pointers, or nobody.
+var errSettled = errors.New("older than the boundary of the base")
+
 func (r *recoveryRun) readBlob(ctx context.Context, info blob.Info) (f readBlob, err error) {
 	f.info = info
 	if f.class, f.id, f.err = pointer.ParseKey(info.Key); f.err != nil {
@@ -90,7 +93,11 @@ func (r *recoveryRun) readBlob(ctx context.Context, info blob.Info) (f readBlob,
 	if err != nil {
 		return f, err
 	}
-	if f.err = errKnown; old == nil {
+	switch f.err = errKnown; {
+	case old != nil:
+	case r.deps.Base != nil && f.id.Time() < r.deps.Base.Boundary():
+		f.err = errSettled
+	default:
 		f.footer, f.err = r.readFooter(ctx, info)
 	}
 	if f.err != nil && ctx.Err() != nil { // another reader has failed: this is no finding
@@ -147,6 +154,9 @@ func (r *recoveryRun) storeResult(f readBlob, rows *categoryRows) error {
 		return r.deps.Found(finding)
 	case errors.Is(f.err, errKnown):
 		return r.markSeen(f)
+	case errors.Is(f.err, errSettled):
+		row.Status = statusSettled
+		return r.putBlobRow(f, row, nil)
 	case errors.Is(f.err, blob.ErrNotFound):
 		r.report.Gone++
 		return nil

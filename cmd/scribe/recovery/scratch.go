@@ -189,6 +189,8 @@ const (
 	statusRead    readStatus = 1
 	statusDamaged readStatus = 2
 	statusNewer   readStatus = 3
+	// statusSettled: it was not read, since a base has what it claims.
+	statusSettled readStatus = 4
 )
 
 // blobRow is the row of a blob.

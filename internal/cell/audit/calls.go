@@ -24,6 +24,7 @@ var Procedures = map[string]bool{
 	scribev1connect.ControlServiceRemoveTenantQuotaProcedure: true,
 	scribev1connect.GroupServiceResetGroupProcedure:          true,
 	scribev1connect.GroupServiceDeleteGroupProcedure:         true,
+	scribev1connect.BackupServiceCreateBackupProcedure:       true,
 	scribev1connect.NodeServiceAddNodeProcedure:              true,
 	scribev1connect.NodeServiceReplaceNodeProcedure:          true,
 	scribev1connect.NodeServiceRemoveNodeProcedure:           true,

@@ -114,6 +114,8 @@ var procedures = map[string]requirement{
 	scribev1connect.NodeServiceRemoveNodeProcedure:   operators,
 	scribev1connect.NodeServiceDetachCellProcedure:   operators,
 
+	scribev1connect.BackupServiceCreateBackupProcedure: operators,
+
 	scribev1connect.AccessServiceIssueTokenProcedure:   operators,
 	scribev1connect.AccessServiceListTokensProcedure:   operators,
 	scribev1connect.AccessServiceRevokeTokenProcedure:  operators,

@@ -104,6 +104,12 @@ func NewAccessClient(t *Transport, url string) AccessService {
 	}
 }
 
+// NewBackupClient calls the BackupService at a base URL.
+func NewBackupClient(t *Transport, url string) BackupService {
+	to := t.endpointOf(url)
+	return scribev1connect.NewBackupServiceClient(to.unary, to.base, clientOptions())
+}
+
 // NewNodeClient calls the NodeService at a base URL.
 func NewNodeClient(t *Transport, url string) NodeService {
 	to := t.endpointOf(url)

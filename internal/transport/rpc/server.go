@@ -32,6 +32,7 @@ type Services struct {
 	Node       NodeService
 	Process    ProcessService
 	Access     AccessService
+	Backup     BackupService
 	// Admit is asked with a write's announced length before its body is read, and as it is read when it announces none; release
 	// is called when it has been answered. Nil admits everything up to MaxMessageBytes.
 	Admit func(n int64) (release func(), err error)
@@ -102,6 +103,9 @@ func (s *Services) Register(mux Mux) {
 	}
 	if s.Access != nil {
 		mountSmall(scribev1connect.NewAccessServiceHandler(accessHandler{s.Access}, small))
+	}
+	if s.Backup != nil {
+		mountSmall(scribev1connect.NewBackupServiceHandler(s.Backup, small))
 	}
 	if s.Node != nil {
 		mountSmall(scribev1connect.NewNodeServiceHandler(s.Node, small))

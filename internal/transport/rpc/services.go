@@ -111,5 +111,8 @@ type GroupService = scribev1connect.GroupServiceHandler
 // ProcessService is what a process says of itself to operators. Every process serves it.
 type ProcessService = scribev1connect.ProcessServiceHandler
 
+// BackupService makes backups of a cell's metadata.
+type BackupService = scribev1connect.BackupServiceHandler
+
 // NodeService describes and changes the nodes of a cell. Every node serves it.
 type NodeService = scribev1connect.NodeServiceHandler

@@ -21,16 +21,18 @@ const (
 	maxKeys = 512
 )
 
-// readPage collects a page from answers of one revision.
-func (s *Store) readPage(ctx context.Context, r kv.KeyRange) (kv.RangePage, error) {
+// readPage collects a page from answers of one revision: one of etcd's, or the newest if it is 0.
+func (s *Store) readPage(ctx context.Context, r kv.KeyRange, revision int64) (kv.RangePage, error) {
 	var p kv.RangePage
+	if revision != 0 {
+		p.Revision = s.revisionOf(revision)
+	}
 	size, next := 0, firstKeys
 	from := s.cfg.Prefix + r.Prefix
 	if r.After >= r.Prefix {
 		from = s.cfg.Prefix + r.After + "\x00"
 	}
 	end := clientv3.WithRange(clientv3.GetPrefixRangeEnd(s.cfg.Prefix + r.Prefix))
-	revision := int64(0) // the newest one
 	for {
 		limit := min(next, r.Limit-len(p.Entries))
 		res, err := s.getKeys(ctx, from, end, clientv3.WithLimit(int64(limit)), clientv3.WithRev(revision))

@@ -141,9 +141,43 @@ func (s *Store) Range(ctx context.Context, r kv.KeyRange) (kv.RangePage, error) 
 	if err := s.loadBase(ctx); err != nil {
 		return kv.RangePage{}, err
 	}
+	return s.readPageSoon(ctx, r, 0)
+}
+
+// readPageSoon reads a page in the time that a call may take.
+func (s *Store) readPageSoon(ctx context.Context, r kv.KeyRange, revision int64) (kv.RangePage, error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*s.cfg.RequestTimeout)
 	defer cancel()
-	return s.readPage(ctx, r)
+	return s.readPage(ctx, r, revision)
+}
+
+// ReadAll implements kv.Snapshotter.
+func (s *Store) ReadAll(ctx context.Context, fn func(kv.Entry) error) (uint64, error) {
+	if err := s.enterCall(ctx); err != nil {
+		return 0, err
+	}
+	defer s.calls.Leave()
+	if err := s.loadBase(ctx); err != nil {
+		return 0, err
+	}
+	revision := uint64(0)
+	for after, more := "", true; more; {
+		p, err := s.readPageSoon(ctx, kv.KeyRange{After: after, Limit: kv.MaxRange}, s.etcdRevision(revision))
+		switch {
+		case errors.Is(err, rpctypes.ErrCompacted):
+			return 0, fmt.Errorf("etcdkv: read all keys at revision %d: etcd's history was compacted meanwhile: %w", revision, kv.ErrCompacted)
+		case err != nil:
+			return 0, err
+		}
+		for _, e := range p.Entries {
+			if err := fn(e); err != nil {
+				return 0, err
+			}
+			after = e.Key
+		}
+		revision, more = p.Revision, p.More
+	}
+	return revision, nil
 }
 
 // Close implements kv.Store. A Commit that runs is waited for: ended early, it would have an unknown outcome.

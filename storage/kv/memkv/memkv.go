@@ -40,7 +40,10 @@ func NewWithHistory(events int) *Store {
 	return s
 }
 
-var _ kv.Store = (*Store)(nil)
+var (
+	_ kv.Store       = (*Store)(nil)
+	_ kv.Snapshotter = (*Store)(nil)
+)
 
 // Get implements kv.Store.
 func (s *Store) Get(ctx context.Context, key string) (kv.Entry, error) {
@@ -92,6 +95,26 @@ func (s *Store) Range(ctx context.Context, r kv.KeyRange) (kv.RangePage, error) 
 		p.Entries = append(p.Entries, cloneEntry(e))
 	}
 	return p, nil
+}
+
+// ReadAll implements kv.Snapshotter.
+func (s *Store) ReadAll(ctx context.Context, fn func(kv.Entry) error) (uint64, error) {
+	s.mu.Lock()
+	closed, revision := s.mu.closed, s.mu.revision
+	entries := make([]kv.Entry, 0, len(s.mu.entries))
+	for _, key := range slices.Sorted(maps.Keys(s.mu.entries)) {
+		entries = append(entries, cloneEntry(s.mu.entries[key]))
+	}
+	s.mu.Unlock()
+	if closed {
+		return 0, kv.ErrClosed
+	}
+	for _, e := range entries {
+		if err := cmp.Or(ctx.Err(), fn(e)); err != nil {
+			return 0, err
+		}
+	}
+	return revision, ctx.Err()
 }
 
 // Commit implements kv.Store.

@@ -200,6 +200,30 @@ func (s *Store) Range(ctx context.Context, r kv.KeyRange) (kv.RangePage, error) 
 	return p, nil
 }
 
+// ReadAll implements kv.Snapshotter.
+func (s *Store) ReadAll(ctx context.Context, fn func(kv.Entry) error) (uint64, error) {
+	if err := s.enterCall(ctx); err != nil {
+		return 0, err
+	}
+	defer s.calls.Leave()
+	v := s.acquireView()
+	defer s.releaseView(v)
+	for after, more := "", true; more; {
+		p, err := readPage(ctx, v, kv.KeyRange{After: after, Limit: kv.MaxRange})
+		if err != nil {
+			return 0, fmt.Errorf("pebblekv: read all keys, after %q: %w", after, corruptIfSo(err))
+		}
+		for _, e := range p.Entries {
+			if err := fn(e); err != nil {
+				return 0, err
+			}
+			after = e.Key
+		}
+		more = p.More
+	}
+	return v.revision, nil
+}
+
 // readPage reads a page of a view.
 func readPage(ctx context.Context, v *storeView, r kv.KeyRange) (p kv.RangePage, err error) {
 	lower := storedKey(r.Prefix)

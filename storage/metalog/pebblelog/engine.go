@@ -57,6 +57,8 @@ type Engine struct {
 	staging sync.Mutex
 	// ticking is set while a request that moves the clock's bound is queued in the background.
 	ticking atomic.Bool
+	// copying is held while a copy of the folder exists.
+	copying sync.Mutex
 	stop    chan struct{} // closed to stop the committer
 	stopped chan struct{} // closed when the committer has returned
 
@@ -90,9 +92,7 @@ func Open(dir string, opts Options) (_ *Engine, err error) {
 	}
 	e.opts.Logger = e.opts.Logger.With(slog.String("metalog", dir))
 	e.guard = &guardFS{FS: e.opts.FS, fail: e.setFailed, lost: make(chan struct{}), closing: e.calls.Draining()}
-	if opts.Journal != nil {
-		e.guard.harmless = e.guard.PathJoin(dir, checkpointName)
-	}
+	e.guard.harmless = []string{e.guard.PathJoin(dir, checkpointName), e.guard.PathJoin(dir, copyName)}
 	e.clock.wall, e.clock.lease = e.opts.Clock, e.opts.ClockLease.Microseconds()
 	e.tails.limit = e.opts.TailBytes
 	if opts.Journal != nil {
@@ -157,7 +157,11 @@ func (e *Engine) openFolder() error {
 	if err != nil {
 		return lockError(e.dir, err)
 	}
-	if err := e.openLocked(lock); err != nil {
+	err = e.opts.FS.RemoveAll(e.guard.PathJoin(e.dir, copyName)) // of a process that ended while it was used
+	if err == nil {
+		err = e.openLocked(lock)
+	}
+	if err != nil {
 		return errors.Join(fmt.Errorf("metalog: open folder %s: %w", e.dir, err), lock.Close())
 	}
 	e.lock = lock

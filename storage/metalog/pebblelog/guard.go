@@ -34,8 +34,8 @@ type guardFS struct {
 	lost     chan struct{}
 	lostOnce sync.Once
 	lostErr  error
-	// harmless is a subfolder in which nothing that fails is the database's: of snapshots.
-	harmless string
+	// harmless are subfolders in which nothing that fails is the database's: of snapshots and of copies.
+	harmless []string
 	closing  <-chan struct{} // ends pauses
 }
 
@@ -82,7 +82,7 @@ func (g *guardFS) OpenDir(name string) (vfs.File, error) {
 }
 
 func (g *guardFS) isHarmless(name string) bool {
-	return g.harmless != "" && strings.HasPrefix(name, g.harmless)
+	return slices.ContainsFunc(g.harmless, func(dir string) bool { return strings.HasPrefix(name, dir) })
 }
 
 func (g *guardFS) syncFolder(name string) error {

@@ -118,6 +118,14 @@ func AppendProducerKey(dst []byte, s record.ShardID, producer uint64) []byte {
 	return binary.BigEndian.AppendUint64(dst, producer)
 }
 
+// ProducerKeyID returns the producer in the key of a shard's state of a producer.
+func ProducerKeyID(key []byte) (uint64, error) {
+	if len(key) != ProducerKeyLen || Kind(key[0]) != KindProducer {
+		return 0, corruptError("a key of %d bytes is not that of a producer", len(key))
+	}
+	return binary.BigEndian.Uint64(key[9:]), nil
+}
+
 // RetiredKey returns the key of the run of retired categories that begins with first.
 func RetiredKey(first uint32) []byte {
 	return binary.BigEndian.AppendUint32([]byte{byte(KindRetired)}, first)

@@ -15,6 +15,7 @@ import (
 	"scribe/columnar/expr"
 	planning "scribe/columnar/plan"
 	"scribe/columnar/schema"
+	"scribe/columnar/schema/schematest"
 	"scribe/columnar/sql"
 	"scribe/columnar/transcode"
 	"scribe/consumer"
@@ -42,18 +43,7 @@ func historyOf(t testing.TB) string { return history(t, rowsSchema) }
 // history is what a category keeps of a schema.
 func history(t testing.TB, text string) string {
 	t.Helper()
-	s, err := schema.Parse([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	h, err := schema.ParseHistory("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := h.Append(s, false); err != nil {
-		t.Fatal(err)
-	}
-	return h.Marshal()
+	return schematest.History(t, text).Marshal()
 }
 
 // ways are how a payload's rows may come about.

@@ -61,7 +61,7 @@ func TestRestrictedPayloads(t *testing.T) {
 		}
 		rest := open(t, c, consumer.WithUntilEnd(), from(t, first.Checkpoint()))
 		want(t, steps(t, rest), nil, "c", "d")
-		// A payload of which nothing may be seen is passed.
+		// A payload without a visible message is passed over.
 		c.restrict(nil, 0, 0, nil)
 		want(t, steps(t, open(t, c, consumer.WithUntilEnd())), nil)
 		for name, change := range map[string]func(*scribev1.Payload){

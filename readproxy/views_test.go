@@ -20,6 +20,7 @@ import (
 	"scribe/columnar/expr"
 	queries "scribe/columnar/plan"
 	"scribe/columnar/schema"
+	"scribe/columnar/schema/schematest"
 	"scribe/columnar/sql"
 	"scribe/columnar/transcode"
 	"scribe/columnar/vector"
@@ -48,20 +49,7 @@ type schemed struct{ text string }
 
 func newSchemed(t testing.TB, texts ...string) schemed {
 	t.Helper()
-	h, err := schema.ParseHistory("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, text := range texts {
-		s, err := schema.Parse([]byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, _, err := h.Append(s, false); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return schemed{h.Marshal()}
+	return schemed{schematest.History(t, texts...).Marshal()}
 }
 
 func (c schemed) Lookup(name string) (*scribev1.Category, bool) {

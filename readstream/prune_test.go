@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"scribe/columnar/schema"
+	"scribe/columnar/schema/schematest"
 	"scribe/columnar/zone"
 	"scribe/internal/format/bucket"
 	"scribe/internal/format/record"
@@ -24,17 +25,7 @@ import (
 // withSchema gives the test's category a schema, and returns it.
 func (h *harness) withSchema() *schema.Schema {
 	h.t.Helper()
-	history, err := schema.ParseHistory("")
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	s, err := schema.Parse([]byte("format: json\nfields:\n  - {name: status, type: int32}\n"))
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	if _, _, err := history.Append(s, false); err != nil {
-		h.t.Fatal(err)
-	}
+	history := schematest.History(h.t, "format: json\nfields:\n  - {name: status, type: int32}\n")
 	h.categories.set(&scribev1.Category{Name: testCategory, Id: testCategoryID, Shards: 4, Schema: history.Marshal()})
 	return history.Latest()
 }

@@ -11,7 +11,7 @@ import (
 	"scribe/storage/blob/encryption/encryptiontest"
 )
 
-// TestOrphanKeys: keys of retired categories go, whoever has left them there. Those of categories that exist stay, and so do those of which nobody
+// TestOrphanKeys: keys of retired categories are deleted, whoever left them there. Those of categories that exist stay, and so do those of which nobody
 // knows whether they exist.
 func TestOrphanKeys(t *testing.T) {
 	w := newWorld(t.Context(), t, nil)

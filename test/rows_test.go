@@ -123,7 +123,7 @@ func TestRowsAndColumns(t *testing.T) {
 		return string(program.OK(t, nil, append([]string{"query", sql, "-o", "jsonl"}, flags...)...))
 	}
 	t.Run("queries", func(t *testing.T) {
-		// First by who sees all: what is known of payloads since then, and what is cached, must not change what others get.
+		// Whoever sees everything reads first: what is cached and known of payloads afterwards must not change what others get.
 		c.as(c.full, func() {
 			for range 2 {
 				if got := query(t, "SELECT sum(amount) AS s FROM payments WHERE card like 'card-us%'"); got != "{\"s\":180003}\n" {

@@ -77,7 +77,7 @@ func TestSpoolEncryption(t *testing.T) {
 	}
 	ok(t, nil, "inspect", "frame", frames)
 
-	// The keys of a category can be deleted: then nobody reads what is left of it.
+	// When a category's keys are deleted, nobody can read what is left of it.
 	deletion := []string{"key", "delete", "nowhere", "--in-spool", spool, "--yes"}
 	wantCode(t, program.Run(t, nil, deletion...), 1, "in use")
 	agent.Stop()

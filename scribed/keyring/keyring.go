@@ -352,7 +352,7 @@ func (k *Keyring) Check(needed func(Stored) bool) error {
 	return nil
 }
 
-// Prune removes the keys of which nothing is left that they encrypted: used reports whether anything has a number from From to below To. It also
+// Prune removes the keys that nothing needs any more: used reports whether anything has a number from From to below To. It also
 // removes files that were not completed.
 func (k *Keyring) Prune(used func(from, to uint64) bool) error {
 	names, err := k.cfg.FS.List(k.cfg.Dir)

@@ -120,7 +120,7 @@ func (s *Spool) findKeys(w *pendingAppend) (err error) {
 	return nil
 }
 
-// appendRecord appends the i-th record, whose header lacks what is known of its data.
+// appendRecord appends the i-th record, whose header still lacks the length and the checksum of its data.
 func (w *pendingAppend) appendRecord(b []byte, h *layout.RecordHeader, i int) []byte {
 	r := &w.recs[i]
 	if w.keys == nil {

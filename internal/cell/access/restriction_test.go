@@ -131,6 +131,10 @@ func TestRestrictedTickets(t *testing.T) {
 			}
 		}
 	}
+	// One that has ended is told so, whatever its reader is limited to now: who hears of other limits asks again with it.
+	if _, cause := s.CheckTicket(tickets[eu], alice, "a", mine, us, noon.Add(TicketTTL)); cause != OldTicket {
+		t.Errorf("ended, and under other limits: %q", cause)
+	}
 	if SchemaOf(tickets[eu]) != 7 || SchemaOf(tickets[nil]) != 0 {
 		t.Errorf("the version of the schema in tickets is %d and %d", SchemaOf(tickets[eu]), SchemaOf(tickets[nil]))
 	}

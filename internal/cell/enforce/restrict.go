@@ -110,18 +110,21 @@ func (e *Enforcer) restrictCategory(c *scribev1.Category, r *restrict.Restrictio
 		return c
 	}
 	table, err := e.tables.TableOf(c, r)
-	return limitCategory(c, table, err)
+	if err != nil {
+		table = nil
+	}
+	return limitCategory(c, table)
 }
 
-// limitCategory returns a category without what a table hides: of a nil one, which nobody could make, or was asked for, without a schema.
-func limitCategory(c *scribev1.Category, table *restrict.Table, err error) *scribev1.Category {
+// limitCategory returns a category without what a table hides: without a schema, where there is no table.
+func limitCategory(c *scribev1.Category, table *restrict.Table) *scribev1.Category {
 	c = proto.CloneOf(c)
-	if table == nil || err != nil {
+	if table == nil {
 		c.Schema = ""
 	} else {
 		c.Schema = schema.HistoryOf(table.Schema()).Marshal()
 	}
-	if table == nil || err != nil || table.Rewritten() {
+	if table == nil || table.Rewritten() {
 		// By which field messages are placed may be hidden, and means nothing in messages that are made anew: their readers read all shards.
 		c.ShardBy, c.ShardField, c.FormerLayouts, c.LayoutsForgotten = scribev1.ShardBy_SHARD_BY_UNSPECIFIED, "", nil, true
 	}
@@ -144,7 +147,7 @@ func (e *Enforcer) seenListed(ctx context.Context, c *scribev1.Category) *scribe
 	if e.schemaRestriction(ctx, c, 0) == nil {
 		return c
 	}
-	return e.keepLayout(ctx, c, limitCategory(c, nil, nil), 0)
+	return e.keepLayout(ctx, c, limitCategory(c, nil), 0)
 }
 
 // keepLayout returns what the caller sees of a category, with its layout for who may write to it.

@@ -1,7 +1,9 @@
 package enforce
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -10,8 +12,9 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/protobuf/proto"
 
-	"scribe/columnar/schema"
+	"scribe/columnar/schema/schematest"
 	"scribe/internal/cell/access"
 	"scribe/internal/format/pointer"
 	"scribe/internal/role/restrict"
@@ -34,17 +37,7 @@ func (s schemas) Resolve(_ context.Context, name string) (*scribev1.Category, er
 
 func categoryOf(t *testing.T, name, fields string) *scribev1.Category {
 	t.Helper()
-	s, err := schema.Parse([]byte("format: json\nfields: [" + fields + "]\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	h, err := schema.ParseHistory("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := h.Append(s, false); err != nil {
-		t.Fatal(err)
-	}
+	h := schematest.History(t, "format: json\nfields: ["+fields+"]\n")
 	return &scribev1.Category{Name: name, Id: 1, Schema: h.Marshal(), ShardBy: scribev1.ShardBy_SHARD_BY_FIELD, ShardField: "card"}
 }
 
@@ -414,6 +407,24 @@ func TestStaleSchema(t *testing.T) {
 	})
 	if wantReason(t, err, denied); messages != 1 || strings.Contains(err.Error(), "card") {
 		t.Errorf("%d messages, then %v", messages, err)
+	}
+}
+
+// TestListWithoutSchemas: of a category that is listed without its schema a limited reader learns no layout, and its limits are not tried on what was not asked for.
+func TestListWithoutSchemas(t *testing.T) {
+	c := schemas{"payments": categoryOf(t, "payments", paymentFields)}
+	e, _ := newRestricted(t, c, map[string]string{"alice": "read:payments mask card"})
+	var log bytes.Buffer
+	e.tables = restrict.NewCache(slog.New(slog.NewTextHandler(&log, nil)))
+	bare := proto.CloneOf(c["payments"])
+	bare.Schema = ""
+	s := e.Services(rpc.Services{Control: &plane{list: []*scribev1.Category{bare}, page: 10}}).Control
+	res, err := s.ListCategories(as("alice"), &scribev1.ListCategoriesRequest{WithoutSchemas: true})
+	if err != nil || len(res.GetCategories()) != 1 || res.GetCategories()[0].GetShardField() != "" || !res.GetCategories()[0].GetLayoutsForgotten() {
+		t.Errorf("%v, %v", res, err)
+	}
+	if log.Len() > 0 {
+		t.Errorf("it was logged that limits can't be applied: %s", &log)
 	}
 }
 

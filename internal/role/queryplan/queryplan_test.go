@@ -6,24 +6,14 @@ import (
 	"strings"
 	"testing"
 
-	"scribe/columnar/schema"
+	"scribe/columnar/schema/schematest"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
 func category(t *testing.T) *scribev1.Category {
 	t.Helper()
-	h, err := schema.ParseHistory("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := schema.Parse([]byte("format: json\nfields:\n  - {name: status, type: int32}\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := h.Append(s, false); err != nil {
-		t.Fatal(err)
-	}
+	h := schematest.History(t, "format: json\nfields:\n  - {name: status, type: int32}\n")
 	return &scribev1.Category{Name: "access", Id: 7, Schema: h.Marshal()}
 }
 

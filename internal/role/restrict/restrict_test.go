@@ -19,6 +19,7 @@ import (
 
 	"scribe/columnar"
 	"scribe/columnar/schema"
+	"scribe/columnar/schema/schematest"
 	"scribe/columnar/transcode"
 	"scribe/internal/format/loss"
 	"scribe/internal/format/record"
@@ -510,18 +511,7 @@ func TestLatest(t *testing.T) {
 // historyText is a schema as categories have it.
 func historyText(t *testing.T, fields string) string {
 	t.Helper()
-	s, err := schema.Parse([]byte("format: json\nfields: [" + fields + "]\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	h, err := schema.ParseHistory("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := h.Append(s, false); err != nil {
-		t.Fatal(err)
-	}
-	return h.Marshal()
+	return schematest.History(t, "format: json\nfields: ["+fields+"]\n").Marshal()
 }
 
 // TestLargeMessages: what is made of a message, and of a payload, is bounded; the reader is refused, not the server filled.
